@@ -29,6 +29,7 @@ typedef enum kf_type { KF_TYPE_NONE = 0, KF_TYPE_F32, KF_TYPE_F16, KF_TYPE_BF16,
 // type KF_TYPE_NONE: the optional tensor is absent.
 typedef struct kf_view {
     char *data;
+    kf_device device;
     int32_t type; // kf_type
     int32_t ndim;
     int64_t shape[KF_MAX_NDIM];
@@ -175,8 +176,8 @@ typedef struct kf_backend_op {
     // Fills op->plan from op->problem and op->context. Called once.
     kf_status (*plan)(kf_op *op);
     // On the calling thread at the start of each run, before anything is written: checks what is read only now (lengths, slots, ids).
-    // May fill the shared workspace. NULL: nothing to do.
-    kf_status (*prepare)(kf_op *op, char *shared);
+    // It writes nothing: in a sequence all ops are prepared before the first one runs, on one workspace. NULL: nothing to check.
+    kf_status (*prepare)(const kf_op *op);
     // Items first .. first + count - 1 of a phase. Several threads call it at the same time, each with its own worker.
     void (*run_items)(const kf_op *op, const kf_worker *worker, int32_t phase, int64_t first, int64_t count);
 } kf_backend_op;
@@ -217,10 +218,11 @@ struct kf_op {
 typedef struct kf_op_class {
     const char *name;
     const uint32_t *sizes; // published sizes of the args struct, ascending; 0 ends the list
-    int32_t views;         // kf_views at the start of the problem
+    const char *const *view_names; // of the kf_views at the start of the problem; NULL ends the list
     size_t options_offset, options_size;
     size_t weight_offset; // of a kf_weight in the problem; 0: none
     uint32_t outputs;     // bit i: view i is written
+    uint32_t may_alias;   // bit i: output i may be one of the inputs itself (the same data, shape, strides and dtype)
     // args has the newest size (a shorter one was padded with zeros).
     kf_status (*parse)(const void *args, kf_problem *problem);
 } kf_op_class;
@@ -229,13 +231,12 @@ extern const kf_op_class kf_op_classes[KF_OP_COUNT];
 
 // Checks for parse functions. `op` and `name` make the sentence: "attention: k has ...".
 kf_status kf_parse_tensor(const char *op, const char *name, const kf_tensor *tensor, uint32_t allowed_types, kf_view *view);
+kf_status kf_parse_optional(const char *op, const char *name, const kf_tensor *tensor, uint32_t allowed_types, kf_view *view);
 kf_status kf_parse_output(const char *op, const char *name, const kf_tensor *tensor, uint32_t allowed_types, kf_view *view);
-kf_status kf_parse_ndim(const char *op, const char *name, const kf_view *view, int ndim);
+// The view, where present, must have this shape; -1 stands for any size.
 kf_status kf_parse_shape(const char *op, const char *name, const kf_view *view, int ndim, const int64_t *shape);
 kf_status kf_parse_weight(const char *op, const char *name, const kf_weight *weight, kf_weight *out);
 kf_status kf_parse_rope(const char *op, const kf_rope_params *rope, int64_t D, kf_rope_params *out);
-// The same memory, shape, strides and type, or no byte in common.
-kf_status kf_parse_alias(const char *op, const char *out_name, const kf_view *out, const char *in_name, const kf_view *in, bool same_ok);
 
 #define KF_ALLOW(type) (1u << (type))
 #define KF_ALLOW_FLOAT (KF_ALLOW(KF_TYPE_F32) | KF_ALLOW(KF_TYPE_F16) | KF_ALLOW(KF_TYPE_BF16))
