@@ -210,7 +210,10 @@ typedef struct kf_args {
      linear   frequency / factor
      llama3   wavelength 2 pi / frequency: above original_context / low_freq_factor: frequency / factor; below original_context /
               high_freq_factor: unchanged; between: blended linearly in original_context / wavelength (Llama 3.1's rule)
-     YaRN     (arXiv 2309.00071) ramp between beta_fast and beta_slow; cos and sin times attention_factor, 0 meaning 0.1 ln(factor) + 1 */
+     YaRN     (arXiv 2309.00071; the ramp is its authors' code's) index(beta) = dims ln(original_context / (2 pi beta)) / (2 ln base); from
+              c = max(floor(index(beta_fast)), 0) to c = min(ceil(index(beta_slow)), dims - 1) linearly from unchanged to
+              frequency / factor (a ramp narrower than 0.001 counts as 0.001 wide); cos and sin times attention_factor, 0 meaning
+              0.1 ln(factor) + 1 */
 enum { KF_ROPE_OFF = 0, KF_ROPE_NEOX = 1 /* pairs (c, c + dims/2) */, KF_ROPE_GPTJ = 2 /* pairs (2c, 2c + 1) */ };
 enum { KF_ROPE_SCALING_NONE = 0, KF_ROPE_SCALING_LINEAR = 1, KF_ROPE_SCALING_LLAMA3 = 2, KF_ROPE_SCALING_YARN = 3 };
 
