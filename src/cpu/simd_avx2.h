@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vectors of 8 floats on AVX2, FMA and F16C. The names and their meaning are those of simd_avx512.h; only *_avx2.c
+// includes this one. AVX2 has no masked loads and stores of 16-bit elements: tails are put together from pieces of 8, 4
+// and 2 bytes.
+#ifndef KF_CPU_SIMD_AVX2_H
+#define KF_CPU_SIMD_AVX2_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "math/exp2.h"
+
+enum { KF_LANES = 8 };
+
+typedef __m256 kf_vec;
+
+// All ones in the first n lanes: a window into eight of them followed by eight zeros.
+static inline __m256i kf_vec_mask(int n) {
+    static const int32_t ones_then_zeros[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    return _mm256_loadu_si256((const __m256i *)(ones_then_zeros + 8 - n));
+}
+
+static inline kf_vec kf_vec_zero(void) {
+    return _mm256_setzero_ps();
+}
+static inline kf_vec kf_vec_set1(float value) {
+    return _mm256_set1_ps(value);
+}
+static inline kf_vec kf_vec_add(kf_vec a, kf_vec b) {
+    return _mm256_add_ps(a, b);
+}
+static inline kf_vec kf_vec_sub(kf_vec a, kf_vec b) {
+    return _mm256_sub_ps(a, b);
+}
+static inline kf_vec kf_vec_mul(kf_vec a, kf_vec b) {
+    return _mm256_mul_ps(a, b);
+}
+static inline kf_vec kf_vec_div(kf_vec a, kf_vec b) {
+    return _mm256_div_ps(a, b);
+}
+static inline kf_vec kf_vec_fma(kf_vec a, kf_vec b, kf_vec c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+static inline kf_vec kf_vec_fnma(kf_vec a, kf_vec b, kf_vec c) {
+    return _mm256_fnmadd_ps(a, b, c);
+}
+static inline kf_vec kf_vec_max(kf_vec a, kf_vec b) {
+    return _mm256_max_ps(a, b);
+}
+static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) {
+    return _mm256_min_ps(a, b);
+}
+static inline kf_vec kf_vec_select_n(kf_vec a, float fill, int n) {
+    return _mm256_blendv_ps(_mm256_set1_ps(fill), a, _mm256_castsi256_ps(kf_vec_mask(n)));
+}
+
+static inline float kf_vec_hmax(kf_vec a) {
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+
+static inline float kf_vec_hsum(kf_vec a) {
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// loads
+
+static inline uint64_t kf_vec_read64(const char *p) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+    return word;
+}
+
+// The first n of eight 16-bit elements, 0 <= n <= 8.
+static inline __m128i kf_vec_load16_n(const void *p, int n) {
+    const char *bytes = p;
+    if (n == 8) return _mm_loadu_si128((const __m128i *)p);
+    uint64_t low = 0, high = 0;
+    if (n >= 4) {
+        low = kf_vec_read64(bytes);
+        // The last four elements, of which 8 - n were in `low` already.
+        if (n > 4) high = kf_vec_read64(bytes + 2 * (n - 4)) >> 16 * (8 - n);
+    } else {
+        uint32_t two = 0;
+        uint16_t one = 0;
+        if (n & 2) memcpy(&two, bytes, 4);
+        if (n & 1) memcpy(&one, bytes + 2 * (n & 2), 2);
+        low = (uint64_t)two | (uint64_t)one << 16 * (n & 2);
+    }
+    return _mm_set_epi64x((long long)high, (long long)low);
+}
+
+static inline void kf_vec_store16_n(void *p, __m128i a, int n) {
+    char *bytes = p;
+    if (n == 8) {
+        _mm_storeu_si128((__m128i *)p, a);
+        return;
+    }
+    uint64_t word = (uint64_t)_mm_cvtsi128_si64(a);
+    if (n & 4) {
+        memcpy(bytes, &word, 8);
+        bytes += 8;
+        word = (uint64_t)_mm_extract_epi64(a, 1);
+    }
+    if (n & 2) {
+        memcpy(bytes, &word, 4);
+        bytes += 4;
+        word >>= 32;
+    }
+    if (n & 1) memcpy(bytes, &word, 2);
+}
+
+static inline kf_vec kf_vec_load_f32(const void *p) {
+    return _mm256_loadu_ps(p);
+}
+static inline kf_vec kf_vec_load_f32_n(const void *p, int n) {
+    return _mm256_maskload_ps(p, kf_vec_mask(n));
+}
+
+static inline kf_vec kf_vec_of_f16(__m128i half) {
+    return _mm256_cvtph_ps(half);
+}
+static inline kf_vec kf_vec_load_f16(const void *p) {
+    return kf_vec_of_f16(_mm_loadu_si128((const __m128i *)p));
+}
+static inline kf_vec kf_vec_load_f16_n(const void *p, int n) {
+    return kf_vec_of_f16(kf_vec_load16_n(p, n));
+}
+
+static inline kf_vec kf_vec_of_bf16(__m128i half) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+static inline kf_vec kf_vec_load_bf16(const void *p) {
+    return kf_vec_of_bf16(_mm_loadu_si128((const __m128i *)p));
+}
+static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) {
+    return kf_vec_of_bf16(kf_vec_load16_n(p, n));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// stores
+
+static inline void kf_vec_store_f32(void *p, kf_vec a) {
+    _mm256_storeu_ps(p, a);
+}
+static inline void kf_vec_store_f32_n(void *p, kf_vec a, int n) {
+    _mm256_maskstore_ps(p, kf_vec_mask(n), a);
+}
+static inline void kf_vec_stream_f32(void *p, kf_vec a) {
+    _mm256_stream_ps(p, a);
+}
+
+static inline __m128i kf_vec_to_f16(kf_vec a) {
+    return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
+}
+static inline void kf_vec_store_f16(void *p, kf_vec a) {
+    _mm_storeu_si128((__m128i *)p, kf_vec_to_f16(a));
+}
+static inline void kf_vec_store_f16_n(void *p, kf_vec a, int n) {
+    kf_vec_store16_n(p, kf_vec_to_f16(a), n);
+}
+static inline void kf_vec_stream_f16(void *p, kf_vec a) {
+    _mm_stream_si128((__m128i *)p, kf_vec_to_f16(a));
+}
+static inline kf_vec kf_vec_round_f16(kf_vec a) {
+    return kf_vec_of_f16(kf_vec_to_f16(a));
+}
+
+// See kf_float_to_bf16. The results fit 16 bits, so the saturating pack keeps them.
+static inline __m128i kf_vec_to_bf16(kf_vec a) {
+    __m256i bits = _mm256_castps_si256(a), top = _mm256_srli_epi32(bits, 16);
+    __m256i odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
+    __m256i up = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    up = _mm256_blendv_epi8(up, _mm256_or_si256(top, _mm256_set1_epi32(0x40)), nan);
+    return _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1));
+}
+static inline void kf_vec_store_bf16(void *p, kf_vec a) {
+    _mm_storeu_si128((__m128i *)p, kf_vec_to_bf16(a));
+}
+static inline void kf_vec_store_bf16_n(void *p, kf_vec a, int n) {
+    kf_vec_store16_n(p, kf_vec_to_bf16(a), n);
+}
+static inline void kf_vec_stream_bf16(void *p, kf_vec a) {
+    _mm_stream_si128((__m128i *)p, kf_vec_to_bf16(a));
+}
+static inline kf_vec kf_vec_round_bf16(kf_vec a) {
+    return kf_vec_of_bf16(kf_vec_to_bf16(a));
+}
+
+static inline void kf_vec_stream_fence(void) {
+    _mm_sfence();
+}
+
+// ------------------------------------------------------------------------------------------------------------ exp2,
+// exp
+
+// 2^n for whole n, -126 <= n <= 127.
+static inline kf_vec kf_vec_power(__m256i n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
+
+// p * 2^n with one rounding: see kf_scale_by_power.
+static inline kf_vec kf_vec_scale_by_power(kf_vec p, kf_vec n) {
+    __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
+    return kf_vec_mul(kf_vec_mul(p, kf_vec_power(half)), kf_vec_power(_mm256_sub_epi32(whole, half)));
+}
+
+static inline kf_vec kf_vec_exp2(kf_vec x) {
+    x = kf_vec_min(kf_vec_set1(KF_EXP2_MAX), kf_vec_max(kf_vec_set1(KF_EXP2_MIN), x));
+    kf_vec n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    kf_vec r = kf_vec_sub(x, n);
+    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D6_C6), r, kf_vec_set1(KF_EXP2_D6_C5));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C4));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C3));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C2));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C1));
+    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
+    return kf_vec_scale_by_power(p, n);
+}
+
+// The exponent is added to p's bits, which is right while p * 2^n is normal: x below -126 gives 0. A NaN is not below.
+static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
+    kf_vec keep = _mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ);
+    kf_vec n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    kf_vec r = kf_vec_sub(x, n);
+    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D5_C5), r, kf_vec_set1(KF_EXP2_D5_C4));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C3));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C2));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C1));
+    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
+    __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    kf_vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
+    return _mm256_and_ps(scaled, keep);
+}
+
+static inline kf_vec kf_vec_exp(kf_vec x) {
+    x = kf_vec_min(kf_vec_set1(KF_EXP_MAX), kf_vec_max(kf_vec_set1(KF_EXP_MIN), x));
+    kf_vec n = _mm256_round_ps(kf_vec_mul(x, kf_vec_set1(KF_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    kf_vec r = kf_vec_fnma(n, kf_vec_set1(KF_LN2_HIGH), x);
+    r = kf_vec_fnma(n, kf_vec_set1(KF_LN2_LOW), r);
+    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP_D6_C6), r, kf_vec_set1(KF_EXP_D6_C5));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP_D6_C4));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP_D6_C3));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP_D6_C2));
+    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
+    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
+    return kf_vec_scale_by_power(p, n);
+}
+
+#endif
