@@ -4,15 +4,17 @@
 //
 //   args (public struct)  --parse-->  problem (views + options)  --plan-->  phases of work items  --run-->  kernels
 //
-// core checks the arguments and turns them into a problem: every tensor a `kf_view` with its strides filled in, every option in its plain
-// form. A backend plans the problem into phases; a phase is a number of independent work items; a kernel is a function of one of them.
-// Between phases stands a barrier. Nothing here knows what a kernel does, and kernels know nothing of the public structs.
+// core checks the arguments and turns them into a problem: every tensor a `kf_view` with its strides filled in, every
+// option in its plain form. A backend plans the problem into phases; a phase is a number of independent work items; a
+// kernel is a function of one of them. Between phases stands a barrier. Nothing here knows what a kernel does, and
+// kernels know nothing of the public structs.
 #ifndef KF_CORE_INTERNAL_H
 #define KF_CORE_INTERNAL_H
 
 #include "keyfold.h"
 
-// ---------------------------------------------------------------------------------------------------------------- status
+// ----------------------------------------------------------------------------------------------------------------
+// status
 
 // Formats the thread's last error and returns `status`. The message names the argument, its value and what is allowed.
 kf_status kf_fail(kf_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -21,9 +23,18 @@ kf_status kf_fail(kf_status status, const char *format, ...) __attribute__((form
 void *kf_alloc(size_t bytes); // 64-byte aligned; NULL where there is none
 void kf_free(void *memory);
 
-// --------------------------------------------------------------------------------------------------------------- tensors
+// ---------------------------------------------------------------------------------------------------------------
+// tensors
 
-typedef enum kf_type { KF_TYPE_NONE = 0, KF_TYPE_F32, KF_TYPE_F16, KF_TYPE_BF16, KF_TYPE_I32, KF_TYPE_I64, KF_TYPE_BOOL } kf_type;
+typedef enum kf_type {
+    KF_TYPE_NONE = 0,
+    KF_TYPE_F32,
+    KF_TYPE_F16,
+    KF_TYPE_BF16,
+    KF_TYPE_I32,
+    KF_TYPE_I64,
+    KF_TYPE_BOOL
+} kf_type;
 
 // A checked tensor: data already includes byte_offset, strides are in elements, dimensions of size 1 have stride 0.
 // type KF_TYPE_NONE: the optional tensor is absent.
@@ -36,13 +47,17 @@ typedef struct kf_view {
     int64_t stride[KF_MAX_NDIM];
 } kf_view;
 
-static inline bool kf_present(const kf_view *view) { return view->type != KF_TYPE_NONE; }
+static inline bool kf_present(const kf_view *view) {
+    return view->type != KF_TYPE_NONE;
+}
 
 static inline int64_t kf_type_size(int type) {
     return type == KF_TYPE_F32 || type == KF_TYPE_I32 ? 4 : type == KF_TYPE_I64 ? 8 : type == KF_TYPE_BOOL ? 1 : 2;
 }
 
-static inline bool kf_type_is_float(int type) { return type == KF_TYPE_F32 || type == KF_TYPE_F16 || type == KF_TYPE_BF16; }
+static inline bool kf_type_is_float(int type) {
+    return type == KF_TYPE_F32 || type == KF_TYPE_F16 || type == KF_TYPE_BF16;
+}
 
 const char *kf_type_name(int type); // "fp32", "int64", ...
 
@@ -56,9 +71,9 @@ int64_t kf_view_int2(const kf_view *view, int64_t i, int64_t j);
 // Address of row `row` of a view, rows being counted over all dimensions before `inner` in row-major order.
 char *kf_view_row(const kf_view *view, int inner, int64_t row);
 
-// -------------------------------------------------------------------------------------------------------------- problems
-// Each begins with its views, all of them kf_view, and ends with `options`, free of padding that is not zeroed: kf_op_bind compares
-// shapes of the views and the bytes of options.
+// --------------------------------------------------------------------------------------------------------------
+// problems Each begins with its views, all of them kf_view, and ends with `options`, free of padding that is not
+// zeroed: kf_op_bind compares shapes of the views and the bytes of options.
 
 typedef struct kf_softmax_problem {
     kf_view x, y, lse;
@@ -71,11 +86,12 @@ typedef struct kf_attention_problem {
     kf_view q, k, v, o, lse, key_lengths, positions, alibi_slopes, sinks, bias, mask;
     struct kf_attention_options {
         int64_t B, H, Hkv, Nq, Nk, D, Dv;
-        int64_t window_left, window_right; // INT64_MAX: no limit. Causal is window_right = 0 (the smaller of the two where both)
-        float scale;                       // never 0 here
-        float softcap;                     // 0: off
-        uint32_t rope_q, rope_k;           // 0 or 1
-        kf_rope_params rope;               // defaults filled in
+        int64_t window_left,
+            window_right;        // INT64_MAX: no limit. Causal is window_right = 0 (the smaller of the two where both)
+        float scale;             // never 0 here
+        float softcap;           // 0: off
+        uint32_t rope_q, rope_k; // 0 or 1
+        kf_rope_params rope;     // defaults filled in
     } options;
 } kf_attention_problem;
 
@@ -150,7 +166,8 @@ typedef union kf_problem {
     kf_linear_problem linear;
 } kf_problem;
 
-// ------------------------------------------------------------------------------------------------------------------ plans
+// ------------------------------------------------------------------------------------------------------------------
+// plans
 
 enum { KF_MAX_PHASES = 4, KF_PLAN_WORDS = 64 };
 
@@ -158,8 +175,8 @@ enum { KF_MAX_PHASES = 4, KF_PLAN_WORDS = 64 };
 typedef struct kf_plan {
     int32_t phases;
     int64_t items[KF_MAX_PHASES];
-    size_t shared_bytes;  // of workspace that all workers see (packed keys, partial states)
-    size_t scratch_bytes; // of workspace for each worker
+    size_t shared_bytes;         // of workspace that all workers see (packed keys, partial states)
+    size_t scratch_bytes;        // of workspace for each worker
     int64_t word[KF_PLAN_WORDS]; // the backend's own: lay a struct over it (kf_static_assert its size)
 } kf_plan;
 
@@ -175,8 +192,9 @@ typedef struct kf_worker {
 typedef struct kf_backend_op {
     // Fills op->plan from op->problem and op->context. Called once.
     kf_status (*plan)(kf_op *op);
-    // On the calling thread at the start of each run, before anything is written: checks what is read only now (lengths, slots, ids).
-    // It writes nothing: in a sequence all ops are prepared before the first one runs, on one workspace. NULL: nothing to check.
+    // On the calling thread at the start of each run, before anything is written: checks what is read only now
+    // (lengths, slots, ids). It writes nothing: in a sequence all ops are prepared before the first one runs, on one
+    // workspace. NULL: nothing to check.
     kf_status (*prepare)(const kf_op *op);
     // Items first .. first + count - 1 of a phase. Several threads call it at the same time, each with its own worker.
     void (*run_items)(const kf_op *op, const kf_worker *worker, int32_t phase, int64_t first, int64_t count);
@@ -184,10 +202,11 @@ typedef struct kf_backend_op {
 
 typedef struct kf_backend {
     const char *name;
-    kf_backend_op ops[KF_OP_COUNT]; // plan == NULL: not there
+    const kf_backend_op *ops[KF_OP_COUNT]; // NULL: not there
     // Packing of weights; device specific.
     kf_status (*pack_weight_size)(const kf_context *context, const kf_weight *weight, size_t *bytes);
-    kf_status (*pack_weight)(const kf_context *context, const kf_weight *weight, void *destination, size_t bytes, kf_weight *packed);
+    kf_status (*pack_weight)(const kf_context *context, const kf_weight *weight, void *destination, size_t bytes,
+                             kf_weight *packed);
     // Row `index` of kf_support for this backend; false past the end.
     bool (*support)(int32_t index, kf_support_row *row);
 } kf_backend;
@@ -212,12 +231,12 @@ struct kf_op {
     kf_plan plan;
 };
 
-// ------------------------------------------------------------------------------------------------------------- op classes
-// One per operation, in src/core/args_*.c: how its public struct becomes a problem.
+// ------------------------------------------------------------------------------------------------------------- op
+// classes One per operation, in src/core/args_*.c: how its public struct becomes a problem.
 
 typedef struct kf_op_class {
     const char *name;
-    const uint32_t *sizes; // published sizes of the args struct, ascending; 0 ends the list
+    const uint32_t *sizes;         // published sizes of the args struct, ascending; 0 ends the list
     const char *const *view_names; // of the kf_views at the start of the problem; NULL ends the list
     size_t options_offset, options_size;
     size_t weight_offset; // of a kf_weight in the problem; 0: none
@@ -227,12 +246,15 @@ typedef struct kf_op_class {
     kf_status (*parse)(const void *args, kf_problem *problem);
 } kf_op_class;
 
-extern const kf_op_class kf_op_classes[KF_OP_COUNT];
+extern const kf_op_class *const kf_op_classes[KF_OP_COUNT]; // [KF_OP_NONE] is NULL
 
 // Checks for parse functions. `op` and `name` make the sentence: "attention: k has ...".
-kf_status kf_parse_tensor(const char *op, const char *name, const kf_tensor *tensor, uint32_t allowed_types, kf_view *view);
-kf_status kf_parse_optional(const char *op, const char *name, const kf_tensor *tensor, uint32_t allowed_types, kf_view *view);
-kf_status kf_parse_output(const char *op, const char *name, const kf_tensor *tensor, uint32_t allowed_types, kf_view *view);
+kf_status kf_parse_tensor(const char *op, const char *name, const kf_tensor *tensor, uint32_t allowed_types,
+                          kf_view *view);
+kf_status kf_parse_optional(const char *op, const char *name, const kf_tensor *tensor, uint32_t allowed_types,
+                            kf_view *view);
+kf_status kf_parse_output(const char *op, const char *name, const kf_tensor *tensor, uint32_t allowed_types,
+                          kf_view *view);
 // The view, where present, must have this shape; -1 stands for any size.
 kf_status kf_parse_shape(const char *op, const char *name, const kf_view *view, int ndim, const int64_t *shape);
 kf_status kf_parse_weight(const char *op, const char *name, const kf_weight *weight, kf_weight *out);
@@ -243,24 +265,26 @@ kf_status kf_parse_rope(const char *op, const kf_rope_params *rope, int64_t D, k
 #define KF_ALLOW_INT (KF_ALLOW(KF_TYPE_I32) | KF_ALLOW(KF_TYPE_I64))
 
 // Returns early with the status of an inner check.
-#define KF_TRY(expression)                                                                                                                 \
-    do {                                                                                                                                   \
-        kf_status try_status_ = (expression);                                                                                              \
-        if (try_status_ != KF_OK) return try_status_;                                                                                      \
+#define KF_TRY(expression)                                                                                             \
+    do {                                                                                                               \
+        kf_status try_status_ = (expression);                                                                          \
+        if (try_status_ != KF_OK) return try_status_;                                                                  \
     } while (0)
 
 #define kf_static_assert(condition, text) _Static_assert(condition, text)
 
-// ------------------------------------------------------------------------------------------------------------------- team
+// -------------------------------------------------------------------------------------------------------------------
+// team
 
 typedef struct kf_team kf_team;
 // A job: called once on every member (index 0 is the caller) with the number of members at work.
 typedef void (*kf_team_job)(void *argument, int32_t index, int32_t count);
 
-kf_team *kf_team_create(int32_t threads);  // NULL where memory is short; has fewer threads where no more can be made
+kf_team *kf_team_create(int32_t threads); // NULL where memory is short; has fewer threads where no more can be made
 void kf_team_destroy(kf_team *team);
 int32_t kf_team_size(const kf_team *team);
-// Runs job on the team and returns when all members are done. Where the team is busy or this is a forked child: on the caller alone.
+// Runs job on the team and returns when all members are done. Where the team is busy or this is a forked child: on the
+// caller alone.
 void kf_team_run(kf_team *team, kf_team_job job, void *argument);
 // All members of the running job wait for each other. count is what the job was called with.
 void kf_team_barrier(kf_team *team, int32_t index, int32_t count);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU backend's table: for each ISA the kernels of every operation. A context picks one row when it is created; a kernel that an ISA
-// has no version of is taken from the ISA below, so a new ISA (AMX, NEON, SVE) is one file per operation and one row in table.c.
+// The CPU backend's table: for each ISA the kernels of every operation. A context picks one row when it is created; a
+// kernel that an ISA has no version of is taken from the ISA below, so a new ISA (AMX, NEON, SVE) is one file per
+// operation and one row in table.c.
 #ifndef KF_CPU_CPU_H
 #define KF_CPU_CPU_H
 
@@ -29,7 +30,7 @@ const kf_cpu_table *kf_cpu_table_get(kf_isa isa);
 kf_isa kf_cpu_detect(void);
 
 // The operations of the backend, each in its own file.
-extern const kf_backend_op kf_cpu_softmax, kf_cpu_attention, kf_cpu_merge_states, kf_cpu_rmsnorm, kf_cpu_swiglu, kf_cpu_rope, kf_cpu_kv_append,
-    kf_cpu_embedding, kf_cpu_linear;
+extern const kf_backend_op kf_cpu_softmax, kf_cpu_attention, kf_cpu_merge_states, kf_cpu_rmsnorm, kf_cpu_swiglu,
+    kf_cpu_rope, kf_cpu_kv_append, kf_cpu_embedding, kf_cpu_linear;
 
 #endif

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels of each ISA, row by row. An ISA that has no version of its own of some kernels names the table of the ISA
+// below.
+#include "cpu/cpu.h"
+
+static const kf_cpu_table tables[] = {
+    {.isa = KF_ISA_SCALAR, .name = "scalar"},
+#if defined(__x86_64__)
+    {.isa = KF_ISA_AVX2, .name = "avx2"},
+    {.isa = KF_ISA_AVX512, .name = "avx512"},
+    {.isa = KF_ISA_AVX512BF16, .name = "avx512bf16"},
+#endif
+};
+
+const kf_cpu_table *kf_cpu_table_get(kf_isa isa) {
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (tables[i].isa == isa) return &tables[i];
+    return NULL;
+}
