@@ -169,7 +169,7 @@ typedef union kf_problem {
 // ------------------------------------------------------------------------------------------------------------------
 // plans
 
-enum { KF_MAX_PHASES = 4, KF_PLAN_WORDS = 64 };
+enum { KF_MAX_PHASES = 4, KF_PLAN_WORDS = 192 };
 
 // What a backend's plan decides. It holds no pointers into tensors: binding others leaves it valid.
 typedef struct kf_plan {
