@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// keyfold bench, in its parts: what is timed (bench_ops.c), how (bench_time.c), how it is shown (bench_print.c), and
+// the command and its speed table (bench.c).
+#ifndef KF_TOOLS_BENCH_H
+#define KF_TOOLS_BENCH_H
+
+#include "ceilings.h"
+#include "keyfold.h"
+#include "tool.h"
+
+enum { BENCH_MAX_DIMS = 6, BENCH_TENSORS = 6 };
+
+struct bench_op;
+
+// One thing to time.
+typedef struct bench_case {
+    const struct bench_op *op;
+    const char *dtype; // "fp32", "fp16", "bf16"; for linear also a block format
+    int64_t shape[BENCH_MAX_DIMS];
+    bool causal;
+    bool plain;           // rmsnorm without a residual; linear over weights that are not packed
+    bool int8;            // linear with 8-bit activations
+    int32_t isa, threads; // 0: the context's defaults
+    double asked;         // the share that is asked for; 0: none
+} bench_case;
+
+// What the case must move and compute at least.
+typedef struct bench_work {
+    double bytes, flops;
+    kft_ceiling memory;  // the rate that bounds the bytes
+    kft_ceiling compute; // the rate that bounds the flops; KFT_CEILING_COUNT: they are not counted against a ceiling
+} bench_work;
+
+// One set of the case's tensors, filled with random numbers.
+typedef struct bench_set {
+    union {
+        kf_args head;
+        kf_softmax_args softmax;
+        kf_attention_args attention;
+        kf_merge_states_args merge;
+        kf_rmsnorm_args rmsnorm;
+        kf_swiglu_args swiglu;
+        kf_rope_args rope;
+        kf_linear_args linear;
+    } args;
+    kf_tensor tensor[BENCH_TENSORS];
+    int64_t shape[BENCH_TENSORS][4];
+    kf_weight weight;
+    char *memory; // NULL: count the bytes only
+    size_t used;
+    uint64_t random;
+} bench_set;
+
+typedef struct bench_op {
+    const char *name;
+    const char *dims[BENCH_MAX_DIMS + 1]; // the names of the shape's numbers, then NULL
+    int64_t shape[BENCH_MAX_DIMS];        // the default one
+    bench_work (*work)(const bench_case *c, int32_t isa);
+    // Lays out and fills a set. Called first with memory == NULL, to learn the bytes.
+    kf_status (*make)(const bench_case *c, const kf_context *context, bench_set *set);
+} bench_op;
+
+// NULL: there is no such operation. bench_op_names: all of them, in one line.
+const bench_op *bench_op_find(const char *name);
+const char *bench_op_names(void);
+int bench_op_dims(const bench_op *op);
+bool bench_dtype_known(const bench_op *op, const char *dtype);
+
+typedef struct bench_row {
+    const char *op, *backend, *isa, *dtype, *variant;
+    const char *dims[BENCH_MAX_DIMS + 1];
+    int64_t shape[BENCH_MAX_DIMS];
+    bool causal;
+    int32_t threads, runs;
+    double time_us, time_us_min, time_us_max; // the median of the runs and their range
+    double gflops, gbps;
+    const char *ceiling_name;
+    double ceiling; // median, in 1e9 bytes or operations a second
+    double ceiling_low, ceiling_high;
+    double share, asked;
+    double tokens_per_s; // of model rows; 0: not one
+} bench_row;
+
+// Times the case for about `seconds`, kernel and ceilings in turn. On failure kf_last_error() says why.
+kf_status bench_time(const bench_case *c, double seconds, bench_row *row);
+
+typedef enum bench_format { BENCH_TABLE, BENCH_JSON, BENCH_CSV } bench_format;
+
+void bench_print_begin(bench_format format);
+void bench_print_row(bench_format format, const bench_row *row);
+void bench_print_end(bench_format format);
+
+#endif
