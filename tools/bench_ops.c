@@ -56,9 +56,7 @@ static kf_dtype dtype_of(const char *name) {
     return strcmp(name, "fp16") == 0 ? fp16 : strcmp(name, "bf16") == 0 ? bf16 : fp32;
 }
 
-static double dtype_size(const char *name) {
-    return dtype_of(name).bits / 8;
-}
+static double dtype_size(const char *name) { return dtype_of(name).bits / 8; }
 
 // The next `bytes` of the set's memory, at a multiple of 64; NULL while counting.
 static char *take(bench_set *set, size_t bytes) {
@@ -230,9 +228,7 @@ static int weight_type(const char *dtype) {
     return -1;
 }
 
-static bool is_dense(int type) {
-    return type == KF_WEIGHT_F32 || type == KF_WEIGHT_F16 || type == KF_WEIGHT_BF16;
-}
+static bool is_dense(int type) { return type == KF_WEIGHT_F32 || type == KF_WEIGHT_F16 || type == KF_WEIGHT_BF16; }
 
 // x and y have the weight's dtype where it is a dense one, fp32 beside blocks.
 static kf_dtype activation_dtype(const bench_case *c) {
@@ -309,9 +305,7 @@ const bench_op *bench_op_find(const char *name) {
     return NULL;
 }
 
-const char *bench_op_names(void) {
-    return "attention, softmax, rmsnorm, swiglu, rope, linear, merge";
-}
+const char *bench_op_names(void) { return "attention, softmax, rmsnorm, swiglu, rope, linear, merge"; }
 
 int bench_op_dims(const bench_op *op) {
     int n = 0;

@@ -27,9 +27,7 @@ typedef struct samples {
     int count;
 } samples;
 
-static void push(samples *s, double value) {
-    s->value[s->count++] = value;
-}
+static void push(samples *s, double value) { s->value[s->count++] = value; }
 
 // Sorts; the range is then value[0] and value[count - 1].
 static double median(samples *s) {

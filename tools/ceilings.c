@@ -86,9 +86,7 @@ void *kft_buffer_alloc(size_t bytes) {
     return buffer;
 }
 
-void kft_buffer_free(void *buffer) {
-    free(buffer);
-}
+void kft_buffer_free(void *buffer) { free(buffer); }
 
 static const kft_compute_loop *compute_loop(const kft_ceilings *c, kft_ceiling ceiling) {
     return ceiling == KFT_CEILING_FMA        ? &c->kernels.fma

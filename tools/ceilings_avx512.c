@@ -7,9 +7,7 @@
 
 enum { LANES = 16, ACCUMULATORS = 24 };
 
-static __m512i load(const char *at) {
-    return _mm512_load_si512((const void *)at);
-}
+static __m512i load(const char *at) { return _mm512_load_si512((const void *)at); }
 
 static float read_plain(const char *data, size_t bytes) {
     __m512i sum[8];

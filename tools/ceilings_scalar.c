@@ -40,9 +40,7 @@ static void copy_plain(char *to, const char *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += KFT_BLOCK) memcpy(to + i, from + i, KFT_BLOCK);
 }
 
-static void copy_library(char *to, const char *from, size_t bytes) {
-    memcpy(to, from, bytes);
-}
+static void copy_library(char *to, const char *from, size_t bytes) { memcpy(to, from, bytes); }
 
 static float fma_loop(int64_t rounds) {
     lanes sum[ACCUMULATORS];

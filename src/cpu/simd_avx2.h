@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "math/exp2.h"
+#include "math/rope.h"
 
 enum { KF_LANES = 8 };
 
@@ -54,6 +55,13 @@ static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) {
 }
 static inline kf_vec kf_vec_select_n(kf_vec a, float fill, int n) {
     return _mm256_blendv_ps(_mm256_set1_ps(fill), a, _mm256_castsi256_ps(kf_vec_mask(n)));
+}
+
+static inline kf_vec kf_vec_negative_abs(kf_vec a) {
+    return _mm256_or_ps(a, _mm256_set1_ps(-0.0f));
+}
+static inline kf_vec kf_vec_select_negative(kf_vec gate, kf_vec a, kf_vec b) {
+    return _mm256_blendv_ps(b, a, gate);
 }
 
 static inline float kf_vec_hmax(kf_vec a) {
@@ -194,6 +202,10 @@ static inline kf_vec kf_vec_round_bf16(kf_vec a) {
     return kf_vec_of_bf16(kf_vec_to_bf16(a));
 }
 
+static inline void kf_vec_prefetch(const void *p) {
+    _mm_prefetch((const char *)p, _MM_HINT_T0);
+}
+
 static inline void kf_vec_stream_fence(void) {
     _mm_sfence();
 }
@@ -252,6 +264,75 @@ static inline kf_vec kf_vec_exp(kf_vec x) {
     p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
     p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
     return kf_vec_scale_by_power(p, n);
+}
+
+// 2^(x log2 e) without its power of two, which is returned in n.
+static inline kf_vec kf_vec_exp_fraction(kf_vec x, kf_vec *n) {
+    *n = _mm256_round_ps(kf_vec_mul(x, kf_vec_set1(KF_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    kf_vec r = _mm256_fmsub_ps(x, kf_vec_set1(KF_LOG2E), *n);
+    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D6_C6), r, kf_vec_set1(KF_EXP2_D6_C5));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C4));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C3));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C2));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C1));
+    return kf_vec_fma(p, r, kf_vec_set1(1.0f));
+}
+
+static inline kf_vec kf_vec_exp_negative(kf_vec x) {
+    kf_vec n, p = kf_vec_exp_fraction(kf_vec_max(kf_vec_set1(KF_EXP_MIN), x), &n);
+    return kf_vec_scale_by_power(p, n);
+}
+
+// See kf_vec_exp2_flush: -87.3 is -126 ln 2.
+static inline kf_vec kf_vec_exp_flush(kf_vec x) {
+    kf_vec keep = _mm256_cmp_ps(x, _mm256_set1_ps(-87.3f), _CMP_NLT_UQ);
+    kf_vec n, p = kf_vec_exp_fraction(x, &n);
+    __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    kf_vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
+    return _mm256_and_ps(scaled, keep);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// angles
+
+// As in simd_avx512.h, four at a time.
+static inline void kf_vec_angles(const double *frequency, int pairs, double magnitude, double position, float *cosine,
+                                 float *sine) {
+    for (int c = 0; c < pairs; c += 4) {
+        __m128i mask = _mm256_castsi256_si128(kf_vec_mask(pairs - c < 4 ? pairs - c : 4));
+        __m256d f = _mm256_maskload_pd(frequency + c, _mm256_cvtepi32_epi64(mask));
+        __m256d a = _mm256_mul_pd(_mm256_set1_pd(position), f);
+        __m256d q = _mm256_round_pd(_mm256_mul_pd(a, _mm256_set1_pd(KF_TWO_OVER_PI)),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        __m256d r = _mm256_fnmadd_pd(q, _mm256_set1_pd(KF_HALF_PI_HIGH), a);
+        r = _mm256_fnmadd_pd(q, _mm256_set1_pd(KF_HALF_PI_LOW), r);
+        __m256d r2 = _mm256_mul_pd(r, r), s = _mm256_set1_pd(KF_SIN_13), k = _mm256_set1_pd(KF_COS_14);
+        s = _mm256_fmadd_pd(s, r2, _mm256_set1_pd(KF_SIN_11));
+        s = _mm256_fmadd_pd(s, r2, _mm256_set1_pd(KF_SIN_9));
+        s = _mm256_fmadd_pd(s, r2, _mm256_set1_pd(KF_SIN_7));
+        s = _mm256_fmadd_pd(s, r2, _mm256_set1_pd(KF_SIN_5));
+        s = _mm256_fmadd_pd(s, r2, _mm256_set1_pd(KF_SIN_3));
+        s = _mm256_fmadd_pd(_mm256_mul_pd(s, r2), r, r);
+        k = _mm256_fmadd_pd(k, r2, _mm256_set1_pd(KF_COS_12));
+        k = _mm256_fmadd_pd(k, r2, _mm256_set1_pd(KF_COS_10));
+        k = _mm256_fmadd_pd(k, r2, _mm256_set1_pd(KF_COS_8));
+        k = _mm256_fmadd_pd(k, r2, _mm256_set1_pd(KF_COS_6));
+        k = _mm256_fmadd_pd(k, r2, _mm256_set1_pd(KF_COS_4));
+        k = _mm256_fmadd_pd(k, r2, _mm256_set1_pd(-0.5));
+        k = _mm256_fmadd_pd(k, r2, _mm256_set1_pd(1.0));
+        __m256i quadrant = _mm256_cvtepi32_epi64(_mm256_cvtpd_epi32(q));
+        __m256d odd = _mm256_castsi256_pd(_mm256_slli_epi64(quadrant, 63)); // blendv looks at the top bit
+        __m256i sine_sign = _mm256_slli_epi64(_mm256_srli_epi64(quadrant, 1), 63);
+        __m256i next = _mm256_add_epi64(quadrant, _mm256_set1_epi64x(1));
+        __m256i cosine_sign = _mm256_slli_epi64(_mm256_srli_epi64(next, 1), 63);
+        __m256d m = _mm256_set1_pd(magnitude);
+        __m256d vs = _mm256_mul_pd(m, _mm256_blendv_pd(s, k, odd));
+        __m256d vk = _mm256_mul_pd(m, _mm256_blendv_pd(k, s, odd));
+        vs = _mm256_xor_pd(vs, _mm256_castsi256_pd(sine_sign));
+        vk = _mm256_xor_pd(vk, _mm256_castsi256_pd(cosine_sign));
+        _mm_maskstore_ps(sine + c, mask, _mm256_cvtpd_ps(vs));
+        _mm_maskstore_ps(cosine + c, mask, _mm256_cvtpd_ps(vk));
+    }
 }
 
 #endif

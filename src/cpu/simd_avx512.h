@@ -13,13 +13,14 @@
 #include <stdint.h>
 
 #include "math/exp2.h"
+#include "math/rope.h"
 
 enum { KF_LANES = 16 };
 
 typedef __m512 kf_vec;
 
 static inline __mmask16 kf_vec_mask(int n) {
-    return (__mmask16)_bzhi_u32(0xffffu, (uint32_t)n);
+    return (__mmask16)((1u << n) - 1u);
 }
 
 static inline kf_vec kf_vec_zero(void) {
@@ -57,6 +58,14 @@ static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) {
 // Lanes below n from a, the others `fill`.
 static inline kf_vec kf_vec_select_n(kf_vec a, float fill, int n) {
     return _mm512_mask_mov_ps(_mm512_set1_ps(fill), kf_vec_mask(n), a);
+}
+
+// -|a|; a where gate's sign is set, b elsewhere.
+static inline kf_vec kf_vec_negative_abs(kf_vec a) {
+    return _mm512_or_ps(a, _mm512_set1_ps(-0.0f));
+}
+static inline kf_vec kf_vec_select_negative(kf_vec gate, kf_vec a, kf_vec b) {
+    return _mm512_mask_mov_ps(b, _mm512_movepi32_mask(_mm512_castps_si512(gate)), a);
 }
 
 // The largest lane; a NaN may get lost.
@@ -159,6 +168,10 @@ static inline __m256i kf_vec_to_bf16_ftz(kf_vec a) {
 #endif
 }
 
+static inline void kf_vec_prefetch(const void *p) {
+    _mm_prefetch((const char *)p, _MM_HINT_T0);
+}
+
 // Orders the streamed stores before whatever tells another thread that they are done.
 static inline void kf_vec_stream_fence(void) {
     _mm_sfence();
@@ -208,6 +221,69 @@ static inline kf_vec kf_vec_exp(kf_vec x) {
     p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
     p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
     return _mm512_scalef_ps(p, n);
+}
+
+// For x <= 0: one fused reduction, for u log2 e is small where the error of its rounding would show. exp_negative keeps
+// results below 2^-126; exp_flush need not (AVX2 makes them 0).
+static inline kf_vec kf_vec_exp_negative(kf_vec x) {
+    x = kf_vec_max(kf_vec_set1(KF_EXP_MIN), x);
+    kf_vec n =
+        _mm512_roundscale_ps(kf_vec_mul(x, kf_vec_set1(KF_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    kf_vec r = _mm512_fmsub_ps(x, kf_vec_set1(KF_LOG2E), n);
+    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D6_C6), r, kf_vec_set1(KF_EXP2_D6_C5));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C4));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C3));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C2));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C1));
+    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+static inline kf_vec kf_vec_exp_flush(kf_vec x) {
+    return kf_vec_exp_negative(x);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// angles
+
+// cosine and sine of position * frequency[c], |position * frequency| < 2^30, in float64: a = q pi/2 + r, Taylor's
+// series of r, |r| <= pi/4 (errors below 1e-13), and q's quadrant. Stores `pairs` floats.
+static inline void kf_vec_angles(const double *frequency, int pairs, double magnitude, double position, float *cosine,
+                                 float *sine) {
+    for (int c = 0; c < pairs; c += 8) {
+        __mmask8 lanes = (__mmask8)((1u << (pairs - c < 8 ? pairs - c : 8)) - 1u);
+        __m512d a = _mm512_mul_pd(_mm512_set1_pd(position), _mm512_maskz_loadu_pd(lanes, frequency + c));
+        __m512d q = _mm512_roundscale_pd(_mm512_mul_pd(a, _mm512_set1_pd(KF_TWO_OVER_PI)),
+                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        __m512d r = _mm512_fnmadd_pd(q, _mm512_set1_pd(KF_HALF_PI_HIGH), a);
+        r = _mm512_fnmadd_pd(q, _mm512_set1_pd(KF_HALF_PI_LOW), r);
+        __m512d r2 = _mm512_mul_pd(r, r), s = _mm512_set1_pd(KF_SIN_13), k = _mm512_set1_pd(KF_COS_14);
+        s = _mm512_fmadd_pd(s, r2, _mm512_set1_pd(KF_SIN_11));
+        s = _mm512_fmadd_pd(s, r2, _mm512_set1_pd(KF_SIN_9));
+        s = _mm512_fmadd_pd(s, r2, _mm512_set1_pd(KF_SIN_7));
+        s = _mm512_fmadd_pd(s, r2, _mm512_set1_pd(KF_SIN_5));
+        s = _mm512_fmadd_pd(s, r2, _mm512_set1_pd(KF_SIN_3));
+        s = _mm512_fmadd_pd(_mm512_mul_pd(s, r2), r, r);
+        k = _mm512_fmadd_pd(k, r2, _mm512_set1_pd(KF_COS_12));
+        k = _mm512_fmadd_pd(k, r2, _mm512_set1_pd(KF_COS_10));
+        k = _mm512_fmadd_pd(k, r2, _mm512_set1_pd(KF_COS_8));
+        k = _mm512_fmadd_pd(k, r2, _mm512_set1_pd(KF_COS_6));
+        k = _mm512_fmadd_pd(k, r2, _mm512_set1_pd(KF_COS_4));
+        k = _mm512_fmadd_pd(k, r2, _mm512_set1_pd(-0.5));
+        k = _mm512_fmadd_pd(k, r2, _mm512_set1_pd(1.0));
+        // Quadrants 1 and 3 swap the two; the sine is negative in 2 and 3, the cosine in 1 and 2.
+        __m512i quadrant = _mm512_cvtpd_epi64(q);
+        __mmask8 odd = _mm512_test_epi64_mask(quadrant, _mm512_set1_epi64(1));
+        __m512i sine_sign = _mm512_slli_epi64(_mm512_srli_epi64(quadrant, 1), 63);
+        __m512i next = _mm512_add_epi64(quadrant, _mm512_set1_epi64(1));
+        __m512i cosine_sign = _mm512_slli_epi64(_mm512_srli_epi64(next, 1), 63);
+        __m512d m = _mm512_set1_pd(magnitude);
+        __m512d vs = _mm512_mul_pd(m, _mm512_mask_mov_pd(s, odd, k));
+        __m512d vk = _mm512_mul_pd(m, _mm512_mask_mov_pd(k, odd, s));
+        vs = _mm512_xor_pd(vs, _mm512_castsi512_pd(sine_sign));
+        vk = _mm512_xor_pd(vk, _mm512_castsi512_pd(cosine_sign));
+        _mm256_mask_storeu_ps(sine + c, lanes, _mm512_cvtpd_ps(vs));
+        _mm256_mask_storeu_ps(cosine + c, lanes, _mm512_cvtpd_ps(vk));
+    }
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "math/exp2.h"
+#include "math/rope.h"
 
 enum { KF_LANES = 1 };
 
@@ -47,6 +48,12 @@ static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) {
 }
 static inline kf_vec kf_vec_select_n(kf_vec a, float fill, int n) {
     return n > 0 ? a : fill;
+}
+static inline kf_vec kf_vec_negative_abs(kf_vec a) {
+    return -fabsf(a);
+}
+static inline kf_vec kf_vec_select_negative(kf_vec gate, kf_vec a, kf_vec b) {
+    return signbit(gate) ? a : b;
 }
 static inline float kf_vec_hmax(kf_vec a) {
     return a;
@@ -112,6 +119,9 @@ static inline void kf_vec_stream_f16(void *p, kf_vec a) {
 static inline void kf_vec_stream_bf16(void *p, kf_vec a) {
     kf_vec_store_bf16(p, a);
 }
+static inline void kf_vec_prefetch(const void *p) {
+    (void)p;
+}
 static inline void kf_vec_stream_fence(void) {}
 
 static inline kf_vec kf_vec_round_f16(kf_vec a) {
@@ -129,6 +139,17 @@ static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
 }
 static inline kf_vec kf_vec_exp(kf_vec x) {
     return kf_exp(x);
+}
+static inline kf_vec kf_vec_exp_negative(kf_vec x) {
+    return kf_exp(x);
+}
+static inline kf_vec kf_vec_exp_flush(kf_vec x) {
+    return kf_exp(x);
+}
+
+static inline void kf_vec_angles(const double *frequency, int pairs, double magnitude, double position, float *cosine,
+                                 float *sine) {
+    kf_rope_cos_sin(frequency, pairs, magnitude, position, cosine, sine);
 }
 
 #endif

@@ -29,6 +29,24 @@
 
 #define KF_PI 3.14159265358979323846
 
+// For the vector spellings of cosine and sine: pi / 2 in two parts (the second is what the first, rounded to 53 bits,
+// lacks), and the coefficients of Taylor's series, 1 / n! with their signs.
+#define KF_TWO_OVER_PI 0x1.45f306dc9c883p-1
+#define KF_HALF_PI_HIGH 0x1.921fb54442d18p+0
+#define KF_HALF_PI_LOW 0x1.1a62633145c07p-54
+#define KF_SIN_3 (-1.0 / 6.0)
+#define KF_SIN_5 (1.0 / 120.0)
+#define KF_SIN_7 (-1.0 / 5040.0)
+#define KF_SIN_9 (1.0 / 362880.0)
+#define KF_SIN_11 (-1.0 / 39916800.0)
+#define KF_SIN_13 (1.0 / 6227020800.0)
+#define KF_COS_4 (1.0 / 24.0)
+#define KF_COS_6 (-1.0 / 720.0)
+#define KF_COS_8 (1.0 / 40320.0)
+#define KF_COS_10 (-1.0 / 3628800.0)
+#define KF_COS_12 (1.0 / 479001600.0)
+#define KF_COS_14 (-1.0 / 87178291200.0)
+
 // The pair, as a real number, whose angle turns `turns` full circles over the original context.
 KF_HD double kf_rope_yarn_index(const kf_rope_params *rope, double turns) {
     return rope->dims * log(rope->original_context / (turns * 2.0 * KF_PI)) / (2.0 * log(rope->base));
@@ -78,10 +96,10 @@ KF_HD double kf_rope_table(const kf_rope_params *rope, double *frequency) {
 }
 
 // cosine and sine of a position, rounded once to fp32. Row kernels have a vector spelling: kf_row_kernels.rope_angles.
-KF_HD void kf_rope_cos_sin(const double *frequency, int32_t pairs, double magnitude, int64_t position, float *cosine,
+KF_HD void kf_rope_cos_sin(const double *frequency, int32_t pairs, double magnitude, double position, float *cosine,
                            float *sine) {
     for (int32_t c = 0; c < pairs; c++) {
-        double angle = (double)position * frequency[c];
+        double angle = position * frequency[c];
         cosine[c] = (float)(magnitude * cos(angle));
         sine[c] = (float)(magnitude * sin(angle));
     }

@@ -1,0 +1,25 @@
+# bash completion for keyfold
+_keyfold() {
+    local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "info bench verify generate tokenize --help --version" -- "$word"))
+        return
+    fi
+    case $previous in
+        --isa) COMPREPLY=($(compgen -W "scalar avx2 avx512 avx512bf16" -- "$word")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "fp32 fp16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k" -- "$word")); return ;;
+        -m | --model) COMPREPLY=($(compgen -f -X '!*.gguf' -- "$word") $(compgen -d -- "$word")); return ;;
+    esac
+    local options=
+    case $command in
+        info) options="--ceilings --threads --json --help" ;;
+        bench)
+            options="--shape --dtype --causal --no-residual --int8 --unpacked --threads --isa --seconds --quick --json --csv --model --help"
+            [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope linear merge $options" ;;
+        verify) options="--op --backend --isa --case --seed --random --quick --help" ;;
+        generate) options="--model --temp --chat --threads --json --help" ;;
+        tokenize) options="--model --plain --json --help" ;;
+    esac
+    COMPREPLY=($(compgen -W "$options" -- "$word"))
+}
+complete -F _keyfold keyfold

@@ -1,0 +1,97 @@
+#!/bin/sh
+# The command line: help and version, errors as one sentence with status 2, bench and info as a user reads them and as JSON.
+set -u
+keyfold=$KEYFOLD_BUILD/keyfold
+[ -x "$keyfold" ] || { echo "skip: the command is not built"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+complain() { echo "$*"; failures=$((failures + 1)); }
+
+# works ARGUMENTS...: status 0 and some output
+works() {
+    "$keyfold" "$@" >"$work/out" 2>"$work/err" </dev/null || complain "keyfold $*: status $?: $(cat "$work/err")"
+    [ -s "$work/out" ] || complain "keyfold $*: no output"
+}
+
+# refused STATUS PATTERN ARGUMENTS...: that status, nothing on stdout, one line on stderr that matches
+refused() {
+    want=$1 pattern=$2
+    shift 2
+    "$keyfold" "$@" >"$work/out" 2>"$work/err" </dev/null
+    got=$?
+    [ "$got" -eq "$want" ] || complain "keyfold $*: status $got in place of $want"
+    [ "$(wc -l <"$work/err")" -eq 1 ] || complain "keyfold $*: not one line on stderr: $(cat "$work/err")"
+    grep -q "$pattern" "$work/err" || complain "keyfold $*: \"$(cat "$work/err")\" does not match \"$pattern\""
+}
+
+json() {
+    works "$@"
+    command -v python3 >/dev/null 2>&1 || return 0
+    python3 -m json.tool "$work/out" >/dev/null 2>"$work/err" || complain "keyfold $*: not JSON: $(cat "$work/err")"
+}
+
+works --help
+works --version
+grep -q '^keyfold [0-9]*\.[0-9]*\.[0-9]*$' "$work/out" || complain "--version says $(cat "$work/out")"
+"$keyfold" >"$work/out" 2>&1 </dev/null
+[ $? -eq 2 ] || complain "keyfold without a command: not status 2"
+refused 2 'unknown command "nonsense"' nonsense
+
+works info --help
+works info
+json info --json
+refused 2 'info: unknown option' info --nonsense
+refused 2 'info: --threads' info --threads 0
+
+works bench --help
+refused 2 'bench: "nonsense" is none of' bench nonsense
+refused 2 'bench: unknown option' bench attention --nonsense
+refused 2 'bench: --shape 1,2' bench attention --shape 1,2
+refused 2 'bench: --shape 1,2,3' bench softmax --shape 1,2,3
+refused 2 'bench: --shape 0,4' bench softmax --shape 0,4
+refused 2 'bench: --shape 8,x' bench softmax --shape 8,x
+refused 2 'bench: softmax has no dtype "q4_1"' bench softmax --dtype q4_1
+refused 2 'bench: --threads' bench softmax --threads -1
+refused 2 'bench: --isa mmx' bench softmax --isa mmx
+refused 2 'bench: --causal goes with attention' bench softmax --causal
+
+# Results: one row of each operation, small, in every format.
+small() {
+    case $1 in
+        attention) echo 1,4,2,64,64,64 ;;
+        rope) echo 1,4,16,64 ;;
+        linear) echo 2,64,256 ;;
+        merge) echo 2,16,64 ;;
+        *) echo 16,64 ;;
+    esac
+}
+for op in attention softmax rmsnorm swiglu rope linear merge; do
+    "$keyfold" bench $op --shape "$(small $op)" --seconds 0 2>&1 </dev/null | grep -q 'does not have it\|packs no weights' && continue
+    json bench $op --shape "$(small $op)" --seconds 0 --json
+    command -v python3 >/dev/null 2>&1 && python3 - "$work/out" $op <<'PYTHON' || complain "bench $op --json lacks a field"
+import json, sys
+rows = json.load(open(sys.argv[1]))
+assert len(rows) == 1
+row = rows[0]
+for field in "op backend isa dtype shape causal threads time_us time_us_min time_us_max gflops gbps ceiling_name ceiling share".split():
+    assert field in row, field
+assert row["op"] == sys.argv[2] and isinstance(row["shape"], dict)
+assert 0 < row["time_us_min"] <= row["time_us"] <= row["time_us_max"]
+assert row["share"] > 0 and row["ceiling"] > 0
+PYTHON
+done
+if "$keyfold" bench attention --shape "$(small attention)" --seconds 0 >/dev/null 2>&1; then
+works bench softmax --shape 16,64 --seconds 0 --csv
+[ "$(wc -l <"$work/out")" -eq 2 ] || complain "bench --csv has not two lines"
+works bench attention --shape 1,4,2,64,64,64 --shape 1,4,2,1,64,64 --dtype fp32,bf16 --causal --seconds 0 --threads 1 --isa scalar
+[ "$(wc -l <"$work/out")" -eq 5 ] || complain "bench of two shapes and two dtypes has not five lines"
+refused 1 'H = 5' bench attention --shape 1,5,2,64,64,64 --seconds 0 # 5 query heads, 2 KV heads
+fi
+
+# A full disk is a failure.
+if [ -w /dev/full ]; then
+    "$keyfold" info >/dev/full 2>"$work/err" && complain "keyfold info to a full disk: status 0"
+fi
+
+[ "$failures" -eq 0 ] || { echo "$failures failures"; exit 1; }

@@ -1,0 +1,25 @@
+#!/bin/sh
+# The shared library exports kf_ symbols alone, all that the header declares; and calls nothing that ends the process or writes to a stream.
+set -eu
+library=$KEYFOLD_BUILD/libkeyfold.so
+command -v nm >/dev/null 2>&1 || { echo "skip: no nm (binutils)"; exit 77; }
+[ -z "${KEYFOLD_SANITIZE:-}" ] || { echo "skip: a sanitizer brings symbols of its own"; exit 77; }
+
+exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {print $3}' | sed 's/@.*//' | sort -u)
+strange=$(echo "$exported" | grep -v '^kf_' || true)
+[ -z "$strange" ] || { echo "exported, but not kf_: $strange"; exit 1; }
+
+declared=$(tr '\n' ' ' <"$KEYFOLD_SOURCE/include/keyfold.h" | grep -o 'KF_API [^;{]*(' | sed 's/ *($//; s/.*[ *]//' | grep '^kf_' | sort -u)
+[ "$(echo "$declared" | wc -l)" -gt 20 ] || { echo "the header's declarations were not found"; exit 1; }
+for name in $declared; do
+    echo "$exported" | grep -qx "$name" || { echo "declared, but not exported: $name"; exit 1; }
+done
+for name in $exported; do
+    echo "$declared" | grep -qx "$name" || { echo "exported, but not declared: $name"; exit 1; }
+done
+
+forbidden='exit|_exit|_Exit|quick_exit|abort|raise|kill|__assert_fail|__assert|printf|vprintf|__printf_chk|__vprintf_chk|fprintf|vfprintf|__fprintf_chk'
+forbidden="$forbidden|__vfprintf_chk|dprintf|vdprintf|puts|fputs|putchar|putc|fputc|fwrite|write|perror|psignal|syslog|stdout|stderr|err|errx|warn|warnx"
+called=$(nm -D --undefined-only "$library" | awk '{print $NF}' | sed 's/@.*//' | grep -Ex "$forbidden" || true)
+[ -z "$called" ] || { echo "the library calls: $called"; exit 1; }
+echo "$(echo "$exported" | wc -l) symbols, all kf_"
