@@ -2,15 +2,15 @@
 //
 // The kernels of each ISA, row by row. An ISA that has no version of its own of some kernels names the table of the ISA
 // below.
+#include "cpu/attention.h"
 #include "cpu/cpu.h"
-#include "cpu/linear.h"
 
 static const kf_cpu_table tables[] = {
-    {.isa = KF_ISA_SCALAR, .name = "scalar", .linear = &kf_linear_scalar},
+    {.isa = KF_ISA_SCALAR, .name = "scalar", .attention = &kf_attention_scalar},
 #if defined(__x86_64__)
-    {.isa = KF_ISA_AVX2, .name = "avx2", .linear = &kf_linear_scalar},
-    {.isa = KF_ISA_AVX512, .name = "avx512", .linear = &kf_linear_scalar},
-    {.isa = KF_ISA_AVX512BF16, .name = "avx512bf16", .linear = &kf_linear_scalar},
+    {.isa = KF_ISA_AVX2, .name = "avx2", .attention = &kf_attention_scalar},
+    {.isa = KF_ISA_AVX512, .name = "avx512", .attention = &kf_attention_scalar},
+    {.isa = KF_ISA_AVX512BF16, .name = "avx512bf16", .attention = &kf_attention_scalar},
 #endif
 };
 
