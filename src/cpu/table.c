@@ -4,13 +4,34 @@
 // below.
 #include "cpu/attention.h"
 #include "cpu/cpu.h"
+#include "cpu/linear.h"
 
 static const kf_cpu_table tables[] = {
-    {.isa = KF_ISA_SCALAR, .name = "scalar", .attention = &kf_attention_scalar},
+    {
+        .isa = KF_ISA_SCALAR,
+        .name = "scalar",
+        .attention = &kf_attention_scalar,
+        .linear = &kf_linear_scalar,
+    },
 #if defined(__x86_64__)
-    {.isa = KF_ISA_AVX2, .name = "avx2", .attention = &kf_attention_scalar},
-    {.isa = KF_ISA_AVX512, .name = "avx512", .attention = &kf_attention_scalar},
-    {.isa = KF_ISA_AVX512BF16, .name = "avx512bf16", .attention = &kf_attention_scalar},
+    {
+        .isa = KF_ISA_AVX2,
+        .name = "avx2",
+        .attention = &kf_attention_scalar,
+        .linear = &kf_linear_scalar,
+    },
+    {
+        .isa = KF_ISA_AVX512,
+        .name = "avx512",
+        .attention = &kf_attention_scalar,
+        .linear = &kf_linear_scalar,
+    },
+    {
+        .isa = KF_ISA_AVX512BF16,
+        .name = "avx512bf16",
+        .attention = &kf_attention_scalar,
+        .linear = &kf_linear_scalar,
+    },
 #endif
 };
 

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The linear layer's driver: y[T, N] = x[T, K] W[N, K]^T + bias. linear.h says how W is laid out and how products are made.
+//
+//     phase 0   x into the form that the tiles read: rows are taken in tiles of R (12, 6, ... 1), a tile's rows interleaved. One item is a
+//               few hundred values of one row. Left out where one fp32 row meets dense weights: it is used as it stands.
+//     phase 1   one item is a chunk of rows times a panel of 16 columns (dense: a tile's one or two). Items that follow each other share the
+//               chunk, which then stays in L2 while the weights pass by once.
+//
+// Bytes: W once per chunk of rows, x once per panel from L2, y once. Operations: 2 T N K. For T = 1 the weights' bytes decide.
+// Unpacked weights, and the last N % 16 rows of packed ones, are packed panel by panel into a worker's scratch.
+#include "cpu/linear.h"
+
+#include <string.h>
+
+enum {
+    CHUNK_ROWS = 96,    // a multiple of all tile heights: 96 rows of K = 1536 are 590 KB as kf_x_block
+    SPLIT_VALUES = 512, // of x, to an item of phase 0: about 0.2 us
+    STAGE_VALUES = 256  // of x as floats, on the stack
+};
+
+typedef struct linear_plan {
+    int64_t panels;      // ceil(N / 16)
+    int64_t groups;      // of tile_panels panels
+    int64_t tile_panels; // that an item covers
+    int64_t panel_bytes;
+    int64_t splits; // items of phase 0 to a row; 0: x is used as it stands
+    int32_t quantised, pairs, digits;
+} linear_plan;
+kf_static_assert(sizeof(linear_plan) <= sizeof(int64_t) * KF_PLAN_WORDS, "fits the plan");
+
+static const linear_plan *plan_of(const kf_op *op) { return (const linear_plan *)op->plan.word; }
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Bytes of one row of x in the tiles' form.
+static int64_t x_row_bytes(const linear_plan *plan, int64_t K) {
+    if (plan->quantised) return K / KF_BLOCK_SMALL * (int64_t)sizeof(kf_x_block);
+    return plan->pairs ? (K + 1) / 2 * 4 : K * 4;
+}
+
+static kf_status plan_linear(kf_op *op) {
+    const kf_linear_problem *p = &op->problem.linear;
+    const kf_linear_kernels *kernels = op->context->cpu->linear;
+    linear_plan *plan = (linear_plan *)op->plan.word;
+    const int64_t T = p->options.T, N = p->options.N, K = p->options.K;
+    plan->quantised = kf_block_quantised(p->weight.type);
+    plan->pairs = kernels->pairs && p->weight.type == KF_WEIGHT_BF16 && p->x.type == KF_TYPE_BF16;
+    plan->digits = p->options.activations == KF_ACTIVATIONS_INT8 ? 1 : KF_X_DIGITS;
+    plan->panels = ceil_div(N, KF_PANEL_ROWS);
+    plan->tile_panels = plan->quantised ? 1 : kernels->dense_panels;
+    plan->groups = ceil_div(plan->panels, plan->tile_panels);
+    plan->panel_bytes = kf_panel_bytes(p->weight.type, K);
+    const bool as_it_stands = !plan->quantised && T == 1 && p->x.type == KF_TYPE_F32;
+    plan->splits = as_it_stands ? 0 : ceil_div(K, SPLIT_VALUES);
+    if (T == 0 || N == 0) return KF_OK; // no phase
+    if (x_row_bytes(plan, K) > INT64_MAX / 2 / T)
+        return kf_fail(KF_INVALID_ARGUMENT, "linear: x has too many values (%lld rows of %lld)", (long long)T,
+                       (long long)K);
+    op->plan.phases = 2;
+    op->plan.items[0] = T * plan->splits;
+    op->plan.items[1] = ceil_div(T, CHUNK_ROWS) * plan->groups;
+    op->plan.shared_bytes = plan->splits ? (size_t)(T * x_row_bytes(plan, K)) : 0;
+    const bool packs = !p->weight.packed || N % KF_PANEL_ROWS;
+    op->plan.scratch_bytes = packs ? (size_t)(plan->panel_bytes * plan->tile_panels) : 0;
+    return KF_OK;
+}
+
+static kf_status prepare_linear(const kf_op *op) {
+    const kf_linear_problem *p = &op->problem.linear;
+    if (!p->weight.packed || !p->weight.data) return KF_OK;
+    return kf_packed_check(op->context, &p->weight);
+}
+
+// ----------------------------------------------------------------------------------------------------------- phase 0: x
+
+static const int32_t *heights_of(const kf_op *op) {
+    const kf_linear_kernels *kernels = op->context->cpu->linear;
+    return plan_of(op)->quantised ? kernels->quant_rows : kernels->dense_rows;
+}
+
+// The height of the tile that begins at a row with `left` rows to come.
+static int32_t tile_height(const int32_t *heights, int64_t left) {
+    while (*heights > left) heights++;
+    return *heights;
+}
+
+// The tile that holds row t: its first row and its height. Full tiles come first, then ever lower ones.
+static int64_t tile_of_row(const int32_t *heights, int64_t T, int64_t t, int32_t *height) {
+    int64_t first = t / heights[0] * heights[0];
+    for (*height = tile_height(heights, T - first); t >= first + *height; *height = tile_height(heights, T - first))
+        first += *height;
+    return first;
+}
+
+// Values k0 .. k1 of row t, quantised: k0 is a multiple of 32.
+static void split_row(const kf_op *op, char *shared, int64_t t, int64_t k0, int64_t k1) {
+    const kf_linear_problem *p = &op->problem.linear;
+    const linear_plan *plan = plan_of(op);
+    const kf_linear_kernels *kernels = op->context->cpu->linear;
+    int32_t height;
+    const int64_t first = tile_of_row(heights_of(op), p->options.T, t, &height);
+    kf_x_block *tile = (kf_x_block *)(shared + first * x_row_bytes(plan, p->options.K));
+    const char *row = p->x.data + t * p->x.stride[0] * kf_type_size(p->x.type);
+    for (int64_t k = k0; k < k1; k += KF_BLOCK_SMALL) {
+        float values[KF_BLOCK_SMALL];
+        kernels->load(row + k * kf_type_size(p->x.type), p->x.type, KF_BLOCK_SMALL, values);
+        kernels->split(values, p->weight.type, plan->digits, &tile[k / KF_BLOCK_SMALL * height + (t - first)]);
+    }
+}
+
+static void spread_row(const kf_op *op, char *shared, int64_t t, int64_t k0, int64_t k1) {
+    const kf_linear_problem *p = &op->problem.linear;
+    int32_t height;
+    const int64_t first = tile_of_row(heights_of(op), p->options.T, t, &height);
+    float *tile = (float *)(shared + first * x_row_bytes(plan_of(op), p->options.K)) + (t - first);
+    const char *row = p->x.data + t * p->x.stride[0] * kf_type_size(p->x.type);
+    for (int64_t k = k0; k < k1; k += STAGE_VALUES) {
+        float values[STAGE_VALUES];
+        const int64_t count = k1 - k < STAGE_VALUES ? k1 - k : STAGE_VALUES;
+        op->context->cpu->linear->load(row + k * kf_type_size(p->x.type), p->x.type, count, values);
+        for (int64_t i = 0; i < count; i++) tile[(k + i) * height] = values[i];
+    }
+}
+
+static void spread_pairs(const kf_op *op, char *shared, int64_t t, int64_t k0, int64_t k1) {
+    const kf_linear_problem *p = &op->problem.linear;
+    int32_t height;
+    const int64_t first = tile_of_row(heights_of(op), p->options.T, t, &height);
+    char *tile = shared + first * x_row_bytes(plan_of(op), p->options.K) + (t - first) * 4;
+    const char *row = p->x.data + t * p->x.stride[0] * 2;
+    for (int64_t k = k0; k < k1; k += 2) {
+        uint16_t pair[2] = {0, 0};
+        memcpy(pair, row + k * 2, k + 1 < k1 ? 4 : 2);
+        memcpy(tile + k / 2 * height * 4, pair, 4);
+    }
+}
+
+static void arrange_x(const kf_op *op, char *shared, int64_t item) {
+    const linear_plan *plan = plan_of(op);
+    const int64_t K = op->problem.linear.options.K, t = item / plan->splits, k0 = item % plan->splits * SPLIT_VALUES;
+    const int64_t k1 = k0 + SPLIT_VALUES < K ? k0 + SPLIT_VALUES : K;
+    if (plan->quantised)
+        split_row(op, shared, t, k0, k1);
+    else if (plan->pairs)
+        spread_pairs(op, shared, t, k0, k1);
+    else
+        spread_row(op, shared, t, k0, k1);
+}
+
+// ---------------------------------------------------------------------------------------------------- phase 1: products
+
+// `count` panels from `panel` on, ready to be multiplied; panels that are not packed yet are packed into scratch.
+static const char *find_panels(const kf_op *op, char *scratch, int64_t panel, int64_t count) {
+    const kf_weight *w = &op->problem.linear.weight;
+    const int64_t bytes = plan_of(op)->panel_bytes, whole = w->rows / KF_PANEL_ROWS;
+    const char *panels = (const char *)w->data + KF_PACKED_HEADER_BYTES;
+    if (w->packed && panel + count <= whole) return panels + panel * bytes;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t row = (panel + i) * KF_PANEL_ROWS,
+                      rows = w->rows - row < KF_PANEL_ROWS ? w->rows - row : KF_PANEL_ROWS;
+        if (w->packed && panel + i < whole) {
+            memcpy(scratch + i * bytes, panels + (panel + i) * bytes, (size_t)bytes);
+        } else {
+            const char *from = w->packed ? panels + whole * bytes : (const char *)w->data + row * w->row_bytes;
+            const int64_t row_bytes =
+                w->packed ? w->cols / kf_block_values(w->type) * kf_block_bytes(w->type) : w->row_bytes;
+            kf_pack_panel(w->type, from, row_bytes, rows, w->cols, scratch + i * bytes);
+        }
+    }
+    return scratch;
+}
+
+typedef struct columns {
+    const char *w;
+    int64_t first, count; // of y's columns
+    int32_t panels;
+    const float *bias;
+} columns;
+
+static void multiply_tile(const kf_op *op, const kf_worker *worker, const columns *c, int64_t t, int32_t rows) {
+    const kf_linear_problem *p = &op->problem.linear;
+    const kf_linear_kernels *kernels = op->context->cpu->linear;
+    const linear_plan *plan = plan_of(op);
+    float sums[KF_LINEAR_MAX_ROWS * KF_LINEAR_MAX_PANELS * KF_PANEL_ROWS] __attribute__((aligned(64)));
+    const kf_linear_tile tile = {.type = p->weight.type,
+                                 .rows = rows,
+                                 .panels = c->panels,
+                                 .digits = plan->digits,
+                                 .K = p->options.K,
+                                 .w = c->w,
+                                 .panel_bytes = plan->panel_bytes,
+                                 .x = plan->splits ? worker->shared + t * x_row_bytes(plan, p->options.K) : p->x.data,
+                                 .raw = p->x.data + t * p->x.stride[0] * kf_type_size(p->x.type),
+                                 .raw_stride = p->x.stride[0] * kf_type_size(p->x.type),
+                                 .raw_type = p->x.type,
+                                 .pairs = plan->pairs,
+                                 .y = sums};
+    if (plan->quantised)
+        kernels->quant(&tile);
+    else
+        kernels->dense(&tile);
+    for (int32_t r = 0; r < rows; r++) {
+        char *y = p->y.data + ((t + r) * p->y.stride[0] + c->first) * kf_type_size(p->y.type);
+        kernels->store(sums + r * c->panels * KF_PANEL_ROWS, c->bias, c->count, p->y.type, y);
+    }
+}
+
+static void multiply(const kf_op *op, const kf_worker *worker, int64_t item) {
+    const kf_linear_problem *p = &op->problem.linear;
+    const linear_plan *plan = plan_of(op);
+    const int32_t *heights = heights_of(op);
+    const int64_t panel = item % plan->groups * plan->tile_panels, t0 = item / plan->groups * CHUNK_ROWS;
+    const int64_t panels = plan->panels - panel < plan->tile_panels ? plan->panels - panel : plan->tile_panels;
+    const int64_t end = t0 + CHUNK_ROWS < p->options.T ? t0 + CHUNK_ROWS : p->options.T;
+    float bias[KF_LINEAR_MAX_PANELS * KF_PANEL_ROWS];
+    columns c = {.w = find_panels(op, worker->scratch, panel, panels),
+                 .first = panel * KF_PANEL_ROWS,
+                 .panels = (int32_t)panels};
+    c.count = p->options.N - c.first < panels * KF_PANEL_ROWS ? p->options.N - c.first : panels * KF_PANEL_ROWS;
+    if (kf_present(&p->bias)) {
+        op->context->cpu->linear->load(p->bias.data + c.first * kf_type_size(p->bias.type), p->bias.type, c.count,
+                                       bias);
+        c.bias = bias;
+    }
+    for (int64_t t = t0; t < end;) {
+        const int32_t rows = tile_height(heights, end - t);
+        multiply_tile(op, worker, &c, t, rows);
+        t += rows;
+    }
+}
+
+static void run_linear(const kf_op *op, const kf_worker *worker, int32_t phase, int64_t first, int64_t count) {
+    for (int64_t item = first; item < first + count; item++) {
+        if (phase == 0)
+            arrange_x(op, worker->shared, item);
+        else
+            multiply(op, worker, item);
+    }
+}
+
+const kf_backend_op kf_cpu_linear = {.plan = plan_linear, .prepare = prepare_linear, .run_items = run_linear};
+
+// ------------------------------------------------------------------------------------------------------------ embedding
+// y[t] = scale * table[ids[t]]: one item is a row; bytes: the row once and y once.
+
+static kf_status plan_embedding(kf_op *op) {
+    const kf_embedding_problem *p = &op->problem.embedding;
+    if (p->options.T == 0 || p->options.N == 0) return KF_OK;
+    op->plan.phases = 1;
+    op->plan.items[0] = p->options.T;
+    return KF_OK;
+}
+
+static kf_status prepare_embedding(const kf_op *op) {
+    const kf_embedding_problem *p = &op->problem.embedding;
+    for (int64_t t = 0; t < p->options.T; t++) {
+        const int64_t id = kf_view_int(&p->ids, t);
+        if (id < 0 || id >= p->table.rows)
+            return kf_fail(KF_INVALID_ARGUMENT, "embedding: ids[%lld] is %lld; the table has rows 0 to %lld",
+                           (long long)t, (long long)id, (long long)p->table.rows - 1);
+    }
+    return KF_OK;
+}
+
+// `count` values from value k on, a multiple of the block.
+static void read_weights(const kf_linear_kernels *kernels, int type, const char *row, int64_t k, int64_t count,
+                         float *values) {
+    const int block = kf_block_values(type), bytes = kf_block_bytes(type);
+    const char *from = row + k / block * bytes;
+    if (!kf_block_quantised(type)) {
+        const int32_t dense = type == KF_WEIGHT_F32 ? KF_TYPE_F32 : type == KF_WEIGHT_F16 ? KF_TYPE_F16 : KF_TYPE_BF16;
+        kernels->load(from, dense, count, values);
+        return;
+    }
+    for (int64_t i = 0; i < count; i += block, from += bytes)
+        kf_block_dequantise(type, (const uint8_t *)from, values + i);
+}
+
+static void run_embedding(const kf_op *op, const kf_worker *worker, int32_t phase, int64_t first, int64_t count) {
+    (void)worker, (void)phase;
+    const kf_embedding_problem *p = &op->problem.embedding;
+    const kf_linear_kernels *kernels = op->context->cpu->linear;
+    for (int64_t t = first; t < first + count; t++) {
+        const char *row = (const char *)p->table.data + kf_view_int(&p->ids, t) * p->table.row_bytes;
+        char *y = p->y.data + t * p->y.stride[0] * kf_type_size(p->y.type);
+        for (int64_t k = 0; k < p->options.N; k += KF_BLOCK_MAX) {
+            float values[KF_BLOCK_MAX];
+            const int64_t n = p->options.N - k < KF_BLOCK_MAX ? p->options.N - k : KF_BLOCK_MAX;
+            read_weights(kernels, p->table.type, row, k, n, values);
+            for (int64_t i = 0; i < n; i++) values[i] *= p->options.scale;
+            kernels->store(values, NULL, n, p->y.type, y + k * kf_type_size(p->y.type));
+        }
+    }
+}
+
+const kf_backend_op kf_cpu_embedding = {
+    .plan = plan_embedding, .prepare = prepare_embedding, .run_items = run_embedding};
