@@ -64,9 +64,7 @@ static inline void gguf_key_int(gguf_writer *w, const char *key, uint32_t type, 
     gguf_put_int(w, value, bytes);
 }
 
-static inline void gguf_key_u32(gguf_writer *w, const char *key, uint32_t value) {
-    gguf_key_int(w, key, 4, value, 4);
-}
+static inline void gguf_key_u32(gguf_writer *w, const char *key, uint32_t value) { gguf_key_int(w, key, 4, value, 4); }
 
 static inline void gguf_key_f32(gguf_writer *w, const char *key, float value) {
     uint32_t bits;
@@ -104,8 +102,6 @@ static inline void gguf_end(gguf_writer *w) {
     while (w->count % w->alignment != 0) gguf_put_int(w, 0, 1);
 }
 
-static inline void gguf_free(gguf_writer *w) {
-    free(w->bytes);
-}
+static inline void gguf_free(gguf_writer *w) { free(w->bytes); }
 
 #endif

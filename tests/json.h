@@ -23,9 +23,7 @@ static inline void json_broken(const char *at) {
     abort();
 }
 
-static inline void json_space(const char **p) {
-    *p += strspn(*p, " \t\r\n");
-}
+static inline void json_space(const char **p) { *p += strspn(*p, " \t\r\n"); }
 
 static inline char *json_put_utf8(char *out, unsigned c) {
     if (c < 0x80)

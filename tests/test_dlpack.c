@@ -77,7 +77,8 @@ static void same_values(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_layout), cmocka_unit_test(same_codes), cmocka_unit_test(same_values)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_layout), cmocka_unit_test(same_codes),
+                                       cmocka_unit_test(same_values)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 #else

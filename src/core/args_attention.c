@@ -179,12 +179,8 @@ const kf_op_class kf_merge_states_class = {
     .parse = parse_merge_states,
 };
 
-void kf_attention_args_init(kf_attention_args *args) {
-    KF_ARGS_INIT(args, KF_OP_ATTENTION);
-}
-void kf_merge_states_args_init(kf_merge_states_args *args) {
-    KF_ARGS_INIT(args, KF_OP_MERGE_STATES);
-}
+void kf_attention_args_init(kf_attention_args *args) { KF_ARGS_INIT(args, KF_OP_ATTENTION); }
+void kf_merge_states_args_init(kf_merge_states_args *args) { KF_ARGS_INIT(args, KF_OP_MERGE_STATES); }
 
 kf_status kf_attention(const kf_context *context, const kf_attention_args *args) {
     return kf_run_once(context, args ? &args->head : NULL, KF_OP_ATTENTION);

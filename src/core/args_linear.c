@@ -144,12 +144,8 @@ const kf_op_class kf_linear_class = {
     .parse = parse_linear,
 };
 
-void kf_embedding_args_init(kf_embedding_args *args) {
-    KF_ARGS_INIT(args, KF_OP_EMBEDDING);
-}
-void kf_linear_args_init(kf_linear_args *args) {
-    KF_ARGS_INIT(args, KF_OP_LINEAR);
-}
+void kf_embedding_args_init(kf_embedding_args *args) { KF_ARGS_INIT(args, KF_OP_EMBEDDING); }
+void kf_linear_args_init(kf_linear_args *args) { KF_ARGS_INIT(args, KF_OP_LINEAR); }
 
 kf_status kf_embedding(const kf_context *context, const kf_embedding_args *args) {
     return kf_run_once(context, args ? &args->head : NULL, KF_OP_EMBEDDING);

@@ -178,9 +178,7 @@ static kf_status kv_append_parse(const void *args, kf_problem *problem) {
         .may_alias = (aliases),                                                                                        \
         .parse = op##_parse,                                                                                           \
     };                                                                                                                 \
-    void kf_##op##_args_init(kf_##op##_args *args) {                                                                   \
-        op##_init(args);                                                                                               \
-    }                                                                                                                  \
+    void kf_##op##_args_init(kf_##op##_args *args) { op##_init(args); }                                                \
     kf_status kf_##op(const kf_context *context, const kf_##op##_args *args) {                                         \
         return kf_run_once(context, args ? &args->head : NULL, kind);                                                  \
     }
@@ -191,15 +189,9 @@ static const char *const swiglu_views[] = {"gate", "up", "y", NULL};
 static const char *const rope_views[] = {"x", "y", "positions", NULL};
 static const char *const kv_append_views[] = {"k", "v", "k_cache", "v_cache", "slots", "positions", NULL};
 
-static void softmax_init(kf_softmax_args *args) {
-    KF_ARGS_INIT(args, KF_OP_SOFTMAX);
-}
-static void swiglu_init(kf_swiglu_args *args) {
-    KF_ARGS_INIT(args, KF_OP_SWIGLU);
-}
-static void kv_append_init(kf_kv_append_args *args) {
-    KF_ARGS_INIT(args, KF_OP_KV_APPEND);
-}
+static void softmax_init(kf_softmax_args *args) { KF_ARGS_INIT(args, KF_OP_SOFTMAX); }
+static void swiglu_init(kf_swiglu_args *args) { KF_ARGS_INIT(args, KF_OP_SWIGLU); }
+static void kv_append_init(kf_kv_append_args *args) { KF_ARGS_INIT(args, KF_OP_KV_APPEND); }
 static void rmsnorm_init(kf_rmsnorm_args *args) {
     KF_ARGS_INIT(args, KF_OP_RMSNORM);
     args->eps = 1e-5f;

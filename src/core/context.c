@@ -34,9 +34,7 @@ void kf_context_options_init(kf_context_options *options) {
     options->device.type = KF_DEVICE_CPU;
 }
 
-kf_isa kf_cpu_isa(void) {
-    return kf_cpu_detect();
-}
+kf_isa kf_cpu_isa(void) { return kf_cpu_detect(); }
 
 // KEYFOLD_ISA lowers what CPUID reports; it cannot raise it.
 static kf_status automatic_isa(kf_isa *isa) {

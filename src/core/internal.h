@@ -47,9 +47,7 @@ typedef struct kf_view {
     int64_t stride[KF_MAX_NDIM];
 } kf_view;
 
-static inline bool kf_present(const kf_view *view) {
-    return view->type != KF_TYPE_NONE;
-}
+static inline bool kf_present(const kf_view *view) { return view->type != KF_TYPE_NONE; }
 
 static inline int64_t kf_type_size(int type) {
     return type == KF_TYPE_F32 || type == KF_TYPE_I32 ? 4 : type == KF_TYPE_I64 ? 8 : type == KF_TYPE_BOOL ? 1 : 2;

@@ -60,9 +60,7 @@ static kf_status check_device(const kf_context *context, const char *op, const c
                    (int)device.type, (int)device.id, (int)context->info.device.type, (int)context->info.device.id);
 }
 
-static bool has_data(const kf_view *view) {
-    return kf_present(view) && view->data && kf_view_elements(view) > 0;
-}
+static bool has_data(const kf_view *view) { return kf_present(view) && view->data && kf_view_elements(view) > 0; }
 
 static kf_status check_pair(const kf_op_class *class, const kf_view *views, int out, int other) {
     const kf_view *a = &views[out], *b = &views[other];
@@ -137,9 +135,7 @@ kf_status kf_op_create(const kf_context *context, const kf_args *args, kf_op **o
     return status;
 }
 
-void kf_op_destroy(kf_op *op) {
-    kf_free(op);
-}
+void kf_op_destroy(kf_op *op) { kf_free(op); }
 
 static kf_status compare_views(const kf_op_class *class, const kf_view *planned, const kf_view *bound) {
     for (int i = 0; class->view_names[i]; i++) {

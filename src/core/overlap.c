@@ -6,9 +6,7 @@
 
 #include <string.h>
 
-static int64_t absolute(int64_t x) {
-    return x < 0 ? -x : x;
-}
+static int64_t absolute(int64_t x) { return x < 0 ? -x : x; }
 
 void kf_view_extent(const kf_view *view, uintptr_t *first, uintptr_t *end) {
     int64_t low = 0, high = 0, size = kf_type_size(view->type);

@@ -11,9 +11,7 @@
 
 enum { ALIGNMENT = 64 };
 
-static size_t round_up(size_t bytes) {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
+static size_t round_up(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 kf_status kf_run_workspace_size(const kf_context *context, size_t shared, size_t scratch, size_t *bytes) {
     size_t workers = (size_t)context->info.threads, limit = SIZE_MAX / 4;

@@ -18,13 +18,9 @@ kf_status kf_fail(kf_status status, const char *format, ...) {
     return status;
 }
 
-const char *kf_last_error(void) {
-    return last_error;
-}
+const char *kf_last_error(void) { return last_error; }
 
-const char *kf_version_string(void) {
-    return KF_VERSION;
-}
+const char *kf_version_string(void) { return KF_VERSION; }
 
 const char *kf_status_string(kf_status status) {
     switch (status) {
@@ -53,6 +49,4 @@ void *kf_alloc(size_t bytes) {
     return posix_memalign(&memory, 64, bytes ? bytes : 64) == 0 ? memory : NULL;
 }
 
-void kf_free(void *memory) {
-    free(memory);
-}
+void kf_free(void *memory) { free(memory); }

@@ -122,9 +122,7 @@ void kf_team_destroy(kf_team *team) {
     kf_free(team);
 }
 
-int32_t kf_team_size(const kf_team *team) {
-    return team->size;
-}
+int32_t kf_team_size(const kf_team *team) { return team->size; }
 
 void kf_team_run(kf_team *team, kf_team_job job, void *argument) {
     if (team->size == 1 || team->owner != getpid() || atomic_exchange(&team->busy, 1)) {

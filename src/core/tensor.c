@@ -58,9 +58,7 @@ char *kf_view_row(const kf_view *view, int inner, int64_t row) {
     return view->data + offset * kf_type_size(view->type);
 }
 
-static int64_t absolute(int64_t x) {
-    return x < 0 ? -x : x;
-}
+static int64_t absolute(int64_t x) { return x < 0 ? -x : x; }
 
 // Fills shape and strides; refuses what does not fit 63 bits of bytes.
 static kf_status fill_dimensions(const char *op, const char *name, const kf_tensor *t, kf_view *view) {

@@ -7,9 +7,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-static bool bits(unsigned value, unsigned wanted) {
-    return (value & wanted) == wanted;
-}
+static bool bits(unsigned value, unsigned wanted) { return (value & wanted) == wanted; }
 
 // XCR0: 2 SSE, 4 AVX, 0xE0 the opmasks and the upper halves and registers of AVX-512.
 static unsigned long long saved_registers(void) {
@@ -31,7 +29,5 @@ kf_isa kf_cpu_detect(void) {
     return bits(c7, bit_AVX512VNNI) && bits(a71, bit_AVX512BF16) ? KF_ISA_AVX512BF16 : KF_ISA_AVX512;
 }
 #else
-kf_isa kf_cpu_detect(void) {
-    return KF_ISA_SCALAR;
-}
+kf_isa kf_cpu_detect(void) { return KF_ISA_SCALAR; }
 #endif

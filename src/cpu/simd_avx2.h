@@ -23,46 +23,22 @@ static inline __m256i kf_vec_mask(int n) {
     return _mm256_loadu_si256((const __m256i *)(ones_then_zeros + 8 - n));
 }
 
-static inline kf_vec kf_vec_zero(void) {
-    return _mm256_setzero_ps();
-}
-static inline kf_vec kf_vec_set1(float value) {
-    return _mm256_set1_ps(value);
-}
-static inline kf_vec kf_vec_add(kf_vec a, kf_vec b) {
-    return _mm256_add_ps(a, b);
-}
-static inline kf_vec kf_vec_sub(kf_vec a, kf_vec b) {
-    return _mm256_sub_ps(a, b);
-}
-static inline kf_vec kf_vec_mul(kf_vec a, kf_vec b) {
-    return _mm256_mul_ps(a, b);
-}
-static inline kf_vec kf_vec_div(kf_vec a, kf_vec b) {
-    return _mm256_div_ps(a, b);
-}
-static inline kf_vec kf_vec_fma(kf_vec a, kf_vec b, kf_vec c) {
-    return _mm256_fmadd_ps(a, b, c);
-}
-static inline kf_vec kf_vec_fnma(kf_vec a, kf_vec b, kf_vec c) {
-    return _mm256_fnmadd_ps(a, b, c);
-}
-static inline kf_vec kf_vec_max(kf_vec a, kf_vec b) {
-    return _mm256_max_ps(a, b);
-}
-static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) {
-    return _mm256_min_ps(a, b);
-}
+static inline kf_vec kf_vec_zero(void) { return _mm256_setzero_ps(); }
+static inline kf_vec kf_vec_set1(float value) { return _mm256_set1_ps(value); }
+static inline kf_vec kf_vec_add(kf_vec a, kf_vec b) { return _mm256_add_ps(a, b); }
+static inline kf_vec kf_vec_sub(kf_vec a, kf_vec b) { return _mm256_sub_ps(a, b); }
+static inline kf_vec kf_vec_mul(kf_vec a, kf_vec b) { return _mm256_mul_ps(a, b); }
+static inline kf_vec kf_vec_div(kf_vec a, kf_vec b) { return _mm256_div_ps(a, b); }
+static inline kf_vec kf_vec_fma(kf_vec a, kf_vec b, kf_vec c) { return _mm256_fmadd_ps(a, b, c); }
+static inline kf_vec kf_vec_fnma(kf_vec a, kf_vec b, kf_vec c) { return _mm256_fnmadd_ps(a, b, c); }
+static inline kf_vec kf_vec_max(kf_vec a, kf_vec b) { return _mm256_max_ps(a, b); }
+static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) { return _mm256_min_ps(a, b); }
 static inline kf_vec kf_vec_select_n(kf_vec a, float fill, int n) {
     return _mm256_blendv_ps(_mm256_set1_ps(fill), a, _mm256_castsi256_ps(kf_vec_mask(n)));
 }
 
-static inline kf_vec kf_vec_negative_abs(kf_vec a) {
-    return _mm256_or_ps(a, _mm256_set1_ps(-0.0f));
-}
-static inline kf_vec kf_vec_select_negative(kf_vec gate, kf_vec a, kf_vec b) {
-    return _mm256_blendv_ps(b, a, gate);
-}
+static inline kf_vec kf_vec_negative_abs(kf_vec a) { return _mm256_or_ps(a, _mm256_set1_ps(-0.0f)); }
+static inline kf_vec kf_vec_select_negative(kf_vec gate, kf_vec a, kf_vec b) { return _mm256_blendv_ps(b, a, gate); }
 
 static inline float kf_vec_hmax(kf_vec a) {
     __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -124,61 +100,31 @@ static inline void kf_vec_store16_n(void *p, __m128i a, int n) {
     if (n & 1) memcpy(bytes, &word, 2);
 }
 
-static inline kf_vec kf_vec_load_f32(const void *p) {
-    return _mm256_loadu_ps(p);
-}
-static inline kf_vec kf_vec_load_f32_n(const void *p, int n) {
-    return _mm256_maskload_ps(p, kf_vec_mask(n));
-}
+static inline kf_vec kf_vec_load_f32(const void *p) { return _mm256_loadu_ps(p); }
+static inline kf_vec kf_vec_load_f32_n(const void *p, int n) { return _mm256_maskload_ps(p, kf_vec_mask(n)); }
 
-static inline kf_vec kf_vec_of_f16(__m128i half) {
-    return _mm256_cvtph_ps(half);
-}
-static inline kf_vec kf_vec_load_f16(const void *p) {
-    return kf_vec_of_f16(_mm_loadu_si128((const __m128i *)p));
-}
-static inline kf_vec kf_vec_load_f16_n(const void *p, int n) {
-    return kf_vec_of_f16(kf_vec_load16_n(p, n));
-}
+static inline kf_vec kf_vec_of_f16(__m128i half) { return _mm256_cvtph_ps(half); }
+static inline kf_vec kf_vec_load_f16(const void *p) { return kf_vec_of_f16(_mm_loadu_si128((const __m128i *)p)); }
+static inline kf_vec kf_vec_load_f16_n(const void *p, int n) { return kf_vec_of_f16(kf_vec_load16_n(p, n)); }
 
 static inline kf_vec kf_vec_of_bf16(__m128i half) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
-static inline kf_vec kf_vec_load_bf16(const void *p) {
-    return kf_vec_of_bf16(_mm_loadu_si128((const __m128i *)p));
-}
-static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) {
-    return kf_vec_of_bf16(kf_vec_load16_n(p, n));
-}
+static inline kf_vec kf_vec_load_bf16(const void *p) { return kf_vec_of_bf16(_mm_loadu_si128((const __m128i *)p)); }
+static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) { return kf_vec_of_bf16(kf_vec_load16_n(p, n)); }
 
 // ---------------------------------------------------------------------------------------------------------------
 // stores
 
-static inline void kf_vec_store_f32(void *p, kf_vec a) {
-    _mm256_storeu_ps(p, a);
-}
-static inline void kf_vec_store_f32_n(void *p, kf_vec a, int n) {
-    _mm256_maskstore_ps(p, kf_vec_mask(n), a);
-}
-static inline void kf_vec_stream_f32(void *p, kf_vec a) {
-    _mm256_stream_ps(p, a);
-}
+static inline void kf_vec_store_f32(void *p, kf_vec a) { _mm256_storeu_ps(p, a); }
+static inline void kf_vec_store_f32_n(void *p, kf_vec a, int n) { _mm256_maskstore_ps(p, kf_vec_mask(n), a); }
+static inline void kf_vec_stream_f32(void *p, kf_vec a) { _mm256_stream_ps(p, a); }
 
-static inline __m128i kf_vec_to_f16(kf_vec a) {
-    return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
-}
-static inline void kf_vec_store_f16(void *p, kf_vec a) {
-    _mm_storeu_si128((__m128i *)p, kf_vec_to_f16(a));
-}
-static inline void kf_vec_store_f16_n(void *p, kf_vec a, int n) {
-    kf_vec_store16_n(p, kf_vec_to_f16(a), n);
-}
-static inline void kf_vec_stream_f16(void *p, kf_vec a) {
-    _mm_stream_si128((__m128i *)p, kf_vec_to_f16(a));
-}
-static inline kf_vec kf_vec_round_f16(kf_vec a) {
-    return kf_vec_of_f16(kf_vec_to_f16(a));
-}
+static inline __m128i kf_vec_to_f16(kf_vec a) { return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT); }
+static inline void kf_vec_store_f16(void *p, kf_vec a) { _mm_storeu_si128((__m128i *)p, kf_vec_to_f16(a)); }
+static inline void kf_vec_store_f16_n(void *p, kf_vec a, int n) { kf_vec_store16_n(p, kf_vec_to_f16(a), n); }
+static inline void kf_vec_stream_f16(void *p, kf_vec a) { _mm_stream_si128((__m128i *)p, kf_vec_to_f16(a)); }
+static inline kf_vec kf_vec_round_f16(kf_vec a) { return kf_vec_of_f16(kf_vec_to_f16(a)); }
 
 // See kf_float_to_bf16. The results fit 16 bits, so the saturating pack keeps them.
 static inline __m128i kf_vec_to_bf16(kf_vec a) {
@@ -189,26 +135,14 @@ static inline __m128i kf_vec_to_bf16(kf_vec a) {
     up = _mm256_blendv_epi8(up, _mm256_or_si256(top, _mm256_set1_epi32(0x40)), nan);
     return _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1));
 }
-static inline void kf_vec_store_bf16(void *p, kf_vec a) {
-    _mm_storeu_si128((__m128i *)p, kf_vec_to_bf16(a));
-}
-static inline void kf_vec_store_bf16_n(void *p, kf_vec a, int n) {
-    kf_vec_store16_n(p, kf_vec_to_bf16(a), n);
-}
-static inline void kf_vec_stream_bf16(void *p, kf_vec a) {
-    _mm_stream_si128((__m128i *)p, kf_vec_to_bf16(a));
-}
-static inline kf_vec kf_vec_round_bf16(kf_vec a) {
-    return kf_vec_of_bf16(kf_vec_to_bf16(a));
-}
+static inline void kf_vec_store_bf16(void *p, kf_vec a) { _mm_storeu_si128((__m128i *)p, kf_vec_to_bf16(a)); }
+static inline void kf_vec_store_bf16_n(void *p, kf_vec a, int n) { kf_vec_store16_n(p, kf_vec_to_bf16(a), n); }
+static inline void kf_vec_stream_bf16(void *p, kf_vec a) { _mm_stream_si128((__m128i *)p, kf_vec_to_bf16(a)); }
+static inline kf_vec kf_vec_round_bf16(kf_vec a) { return kf_vec_of_bf16(kf_vec_to_bf16(a)); }
 
-static inline void kf_vec_prefetch(const void *p) {
-    _mm_prefetch((const char *)p, _MM_HINT_T0);
-}
+static inline void kf_vec_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 
-static inline void kf_vec_stream_fence(void) {
-    _mm_sfence();
-}
+static inline void kf_vec_stream_fence(void) { _mm_sfence(); }
 
 // ------------------------------------------------------------------------------------------------------------ exp2,
 // exp

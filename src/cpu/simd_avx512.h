@@ -19,80 +19,44 @@ enum { KF_LANES = 16 };
 
 typedef __m512 kf_vec;
 
-static inline __mmask16 kf_vec_mask(int n) {
-    return (__mmask16)((1u << n) - 1u);
-}
+static inline __mmask16 kf_vec_mask(int n) { return (__mmask16)((1u << n) - 1u); }
 
-static inline kf_vec kf_vec_zero(void) {
-    return _mm512_setzero_ps();
-}
-static inline kf_vec kf_vec_set1(float value) {
-    return _mm512_set1_ps(value);
-}
-static inline kf_vec kf_vec_add(kf_vec a, kf_vec b) {
-    return _mm512_add_ps(a, b);
-}
-static inline kf_vec kf_vec_sub(kf_vec a, kf_vec b) {
-    return _mm512_sub_ps(a, b);
-}
-static inline kf_vec kf_vec_mul(kf_vec a, kf_vec b) {
-    return _mm512_mul_ps(a, b);
-}
-static inline kf_vec kf_vec_div(kf_vec a, kf_vec b) {
-    return _mm512_div_ps(a, b);
-}
+static inline kf_vec kf_vec_zero(void) { return _mm512_setzero_ps(); }
+static inline kf_vec kf_vec_set1(float value) { return _mm512_set1_ps(value); }
+static inline kf_vec kf_vec_add(kf_vec a, kf_vec b) { return _mm512_add_ps(a, b); }
+static inline kf_vec kf_vec_sub(kf_vec a, kf_vec b) { return _mm512_sub_ps(a, b); }
+static inline kf_vec kf_vec_mul(kf_vec a, kf_vec b) { return _mm512_mul_ps(a, b); }
+static inline kf_vec kf_vec_div(kf_vec a, kf_vec b) { return _mm512_div_ps(a, b); }
 // a * b + c, and c - a * b, with one rounding.
-static inline kf_vec kf_vec_fma(kf_vec a, kf_vec b, kf_vec c) {
-    return _mm512_fmadd_ps(a, b, c);
-}
-static inline kf_vec kf_vec_fnma(kf_vec a, kf_vec b, kf_vec c) {
-    return _mm512_fnmadd_ps(a, b, c);
-}
+static inline kf_vec kf_vec_fma(kf_vec a, kf_vec b, kf_vec c) { return _mm512_fmadd_ps(a, b, c); }
+static inline kf_vec kf_vec_fnma(kf_vec a, kf_vec b, kf_vec c) { return _mm512_fnmadd_ps(a, b, c); }
 // Where either is NaN, b.
-static inline kf_vec kf_vec_max(kf_vec a, kf_vec b) {
-    return _mm512_max_ps(a, b);
-}
-static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) {
-    return _mm512_min_ps(a, b);
-}
+static inline kf_vec kf_vec_max(kf_vec a, kf_vec b) { return _mm512_max_ps(a, b); }
+static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) { return _mm512_min_ps(a, b); }
 // Lanes below n from a, the others `fill`.
 static inline kf_vec kf_vec_select_n(kf_vec a, float fill, int n) {
     return _mm512_mask_mov_ps(_mm512_set1_ps(fill), kf_vec_mask(n), a);
 }
 
 // -|a|; a where gate's sign is set, b elsewhere.
-static inline kf_vec kf_vec_negative_abs(kf_vec a) {
-    return _mm512_or_ps(a, _mm512_set1_ps(-0.0f));
-}
+static inline kf_vec kf_vec_negative_abs(kf_vec a) { return _mm512_or_ps(a, _mm512_set1_ps(-0.0f)); }
 static inline kf_vec kf_vec_select_negative(kf_vec gate, kf_vec a, kf_vec b) {
     return _mm512_mask_mov_ps(b, _mm512_movepi32_mask(_mm512_castps_si512(gate)), a);
 }
 
 // The largest lane; a NaN may get lost.
-static inline float kf_vec_hmax(kf_vec a) {
-    return _mm512_reduce_max_ps(a);
-}
+static inline float kf_vec_hmax(kf_vec a) { return _mm512_reduce_max_ps(a); }
 // The sum of the lanes, always in the same order.
-static inline float kf_vec_hsum(kf_vec a) {
-    return _mm512_reduce_add_ps(a);
-}
+static inline float kf_vec_hsum(kf_vec a) { return _mm512_reduce_add_ps(a); }
 
 // ----------------------------------------------------------------------------------------------------------------
 // loads
 
-static inline kf_vec kf_vec_load_f32(const void *p) {
-    return _mm512_loadu_ps(p);
-}
-static inline kf_vec kf_vec_load_f32_n(const void *p, int n) {
-    return _mm512_maskz_loadu_ps(kf_vec_mask(n), p);
-}
+static inline kf_vec kf_vec_load_f32(const void *p) { return _mm512_loadu_ps(p); }
+static inline kf_vec kf_vec_load_f32_n(const void *p, int n) { return _mm512_maskz_loadu_ps(kf_vec_mask(n), p); }
 
-static inline kf_vec kf_vec_of_f16(__m256i half) {
-    return _mm512_cvtph_ps(half);
-}
-static inline kf_vec kf_vec_load_f16(const void *p) {
-    return kf_vec_of_f16(_mm256_loadu_si256((const __m256i *)p));
-}
+static inline kf_vec kf_vec_of_f16(__m256i half) { return _mm512_cvtph_ps(half); }
+static inline kf_vec kf_vec_load_f16(const void *p) { return kf_vec_of_f16(_mm256_loadu_si256((const __m256i *)p)); }
 static inline kf_vec kf_vec_load_f16_n(const void *p, int n) {
     return kf_vec_of_f16(_mm256_maskz_loadu_epi16(kf_vec_mask(n), p));
 }
@@ -100,9 +64,7 @@ static inline kf_vec kf_vec_load_f16_n(const void *p, int n) {
 static inline kf_vec kf_vec_of_bf16(__m256i half) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
-static inline kf_vec kf_vec_load_bf16(const void *p) {
-    return kf_vec_of_bf16(_mm256_loadu_si256((const __m256i *)p));
-}
+static inline kf_vec kf_vec_load_bf16(const void *p) { return kf_vec_of_bf16(_mm256_loadu_si256((const __m256i *)p)); }
 static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) {
     return kf_vec_of_bf16(_mm256_maskz_loadu_epi16(kf_vec_mask(n), p));
 }
@@ -111,31 +73,19 @@ static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) {
 // stores Rounded to nearest, ties to even, subnormals kept; a NaN is stored as a quiet NaN. `stream` goes past the
 // caches and needs an address that is a multiple of the bytes it stores.
 
-static inline void kf_vec_store_f32(void *p, kf_vec a) {
-    _mm512_storeu_ps(p, a);
-}
-static inline void kf_vec_store_f32_n(void *p, kf_vec a, int n) {
-    _mm512_mask_storeu_ps(p, kf_vec_mask(n), a);
-}
-static inline void kf_vec_stream_f32(void *p, kf_vec a) {
-    _mm512_stream_ps(p, a);
-}
+static inline void kf_vec_store_f32(void *p, kf_vec a) { _mm512_storeu_ps(p, a); }
+static inline void kf_vec_store_f32_n(void *p, kf_vec a, int n) { _mm512_mask_storeu_ps(p, kf_vec_mask(n), a); }
+static inline void kf_vec_stream_f32(void *p, kf_vec a) { _mm512_stream_ps(p, a); }
 
 static inline __m256i kf_vec_to_f16(kf_vec a) {
     return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-static inline void kf_vec_store_f16(void *p, kf_vec a) {
-    _mm256_storeu_si256((__m256i *)p, kf_vec_to_f16(a));
-}
+static inline void kf_vec_store_f16(void *p, kf_vec a) { _mm256_storeu_si256((__m256i *)p, kf_vec_to_f16(a)); }
 static inline void kf_vec_store_f16_n(void *p, kf_vec a, int n) {
     _mm256_mask_storeu_epi16(p, kf_vec_mask(n), kf_vec_to_f16(a));
 }
-static inline void kf_vec_stream_f16(void *p, kf_vec a) {
-    _mm256_stream_si256((__m256i *)p, kf_vec_to_f16(a));
-}
-static inline kf_vec kf_vec_round_f16(kf_vec a) {
-    return kf_vec_of_f16(kf_vec_to_f16(a));
-}
+static inline void kf_vec_stream_f16(void *p, kf_vec a) { _mm256_stream_si256((__m256i *)p, kf_vec_to_f16(a)); }
+static inline kf_vec kf_vec_round_f16(kf_vec a) { return kf_vec_of_f16(kf_vec_to_f16(a)); }
 
 // See kf_float_to_bf16. vcvtneps2bf16 would do it in one instruction, but takes subnormal numbers for zero:
 // kf_vec_to_bf16_ftz.
@@ -146,18 +96,12 @@ static inline __m256i kf_vec_to_bf16(kf_vec a) {
     __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(up, nan, top, _mm512_set1_epi32(0x40)));
 }
-static inline void kf_vec_store_bf16(void *p, kf_vec a) {
-    _mm256_storeu_si256((__m256i *)p, kf_vec_to_bf16(a));
-}
+static inline void kf_vec_store_bf16(void *p, kf_vec a) { _mm256_storeu_si256((__m256i *)p, kf_vec_to_bf16(a)); }
 static inline void kf_vec_store_bf16_n(void *p, kf_vec a, int n) {
     _mm256_mask_storeu_epi16(p, kf_vec_mask(n), kf_vec_to_bf16(a));
 }
-static inline void kf_vec_stream_bf16(void *p, kf_vec a) {
-    _mm256_stream_si256((__m256i *)p, kf_vec_to_bf16(a));
-}
-static inline kf_vec kf_vec_round_bf16(kf_vec a) {
-    return kf_vec_of_bf16(kf_vec_to_bf16(a));
-}
+static inline void kf_vec_stream_bf16(void *p, kf_vec a) { _mm256_stream_si256((__m256i *)p, kf_vec_to_bf16(a)); }
+static inline kf_vec kf_vec_round_bf16(kf_vec a) { return kf_vec_of_bf16(kf_vec_to_bf16(a)); }
 
 // The same but for subnormal numbers, which become zero where the hardware has the instruction.
 static inline __m256i kf_vec_to_bf16_ftz(kf_vec a) {
@@ -168,14 +112,10 @@ static inline __m256i kf_vec_to_bf16_ftz(kf_vec a) {
 #endif
 }
 
-static inline void kf_vec_prefetch(const void *p) {
-    _mm_prefetch((const char *)p, _MM_HINT_T0);
-}
+static inline void kf_vec_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 
 // Orders the streamed stores before whatever tells another thread that they are done.
-static inline void kf_vec_stream_fence(void) {
-    _mm_sfence();
-}
+static inline void kf_vec_stream_fence(void) { _mm_sfence(); }
 
 // ------------------------------------------------------------------------------------------------------------ exp2,
 // exp See math/exp2.h. vscalefps multiplies by 2^n with one rounding, underflow and overflow included. The clamps have
@@ -238,9 +178,7 @@ static inline kf_vec kf_vec_exp_negative(kf_vec x) {
     p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
     return _mm512_scalef_ps(p, n);
 }
-static inline kf_vec kf_vec_exp_flush(kf_vec x) {
-    return kf_vec_exp_negative(x);
-}
+static inline kf_vec kf_vec_exp_flush(kf_vec x) { return kf_vec_exp_negative(x); }
 
 // ---------------------------------------------------------------------------------------------------------------
 // angles

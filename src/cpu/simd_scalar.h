@@ -15,52 +15,22 @@ enum { KF_LANES = 1 };
 
 typedef float kf_vec;
 
-static inline kf_vec kf_vec_zero(void) {
-    return 0.0f;
-}
-static inline kf_vec kf_vec_set1(float value) {
-    return value;
-}
-static inline kf_vec kf_vec_add(kf_vec a, kf_vec b) {
-    return a + b;
-}
-static inline kf_vec kf_vec_sub(kf_vec a, kf_vec b) {
-    return a - b;
-}
-static inline kf_vec kf_vec_mul(kf_vec a, kf_vec b) {
-    return a * b;
-}
-static inline kf_vec kf_vec_div(kf_vec a, kf_vec b) {
-    return a / b;
-}
+static inline kf_vec kf_vec_zero(void) { return 0.0f; }
+static inline kf_vec kf_vec_set1(float value) { return value; }
+static inline kf_vec kf_vec_add(kf_vec a, kf_vec b) { return a + b; }
+static inline kf_vec kf_vec_sub(kf_vec a, kf_vec b) { return a - b; }
+static inline kf_vec kf_vec_mul(kf_vec a, kf_vec b) { return a * b; }
+static inline kf_vec kf_vec_div(kf_vec a, kf_vec b) { return a / b; }
 // Two roundings here: plain x86-64 has no FMA, and fmaf would be a call.
-static inline kf_vec kf_vec_fma(kf_vec a, kf_vec b, kf_vec c) {
-    return a * b + c;
-}
-static inline kf_vec kf_vec_fnma(kf_vec a, kf_vec b, kf_vec c) {
-    return c - a * b;
-}
-static inline kf_vec kf_vec_max(kf_vec a, kf_vec b) {
-    return a > b ? a : b;
-}
-static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) {
-    return a < b ? a : b;
-}
-static inline kf_vec kf_vec_select_n(kf_vec a, float fill, int n) {
-    return n > 0 ? a : fill;
-}
-static inline kf_vec kf_vec_negative_abs(kf_vec a) {
-    return -fabsf(a);
-}
-static inline kf_vec kf_vec_select_negative(kf_vec gate, kf_vec a, kf_vec b) {
-    return signbit(gate) ? a : b;
-}
-static inline float kf_vec_hmax(kf_vec a) {
-    return a;
-}
-static inline float kf_vec_hsum(kf_vec a) {
-    return a;
-}
+static inline kf_vec kf_vec_fma(kf_vec a, kf_vec b, kf_vec c) { return a * b + c; }
+static inline kf_vec kf_vec_fnma(kf_vec a, kf_vec b, kf_vec c) { return c - a * b; }
+static inline kf_vec kf_vec_max(kf_vec a, kf_vec b) { return a > b ? a : b; }
+static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) { return a < b ? a : b; }
+static inline kf_vec kf_vec_select_n(kf_vec a, float fill, int n) { return n > 0 ? a : fill; }
+static inline kf_vec kf_vec_negative_abs(kf_vec a) { return -fabsf(a); }
+static inline kf_vec kf_vec_select_negative(kf_vec gate, kf_vec a, kf_vec b) { return signbit(gate) ? a : b; }
+static inline float kf_vec_hmax(kf_vec a) { return a; }
+static inline float kf_vec_hsum(kf_vec a) { return a; }
 
 static inline uint16_t kf_vec_read16(const void *p) {
     uint16_t half;
@@ -73,25 +43,13 @@ static inline kf_vec kf_vec_load_f32(const void *p) {
     memcpy(&value, p, 4);
     return value;
 }
-static inline kf_vec kf_vec_load_f16(const void *p) {
-    return kf_fp16_to_float(kf_vec_read16(p));
-}
-static inline kf_vec kf_vec_load_bf16(const void *p) {
-    return kf_bf16_to_float(kf_vec_read16(p));
-}
-static inline kf_vec kf_vec_load_f32_n(const void *p, int n) {
-    return n > 0 ? kf_vec_load_f32(p) : 0.0f;
-}
-static inline kf_vec kf_vec_load_f16_n(const void *p, int n) {
-    return n > 0 ? kf_vec_load_f16(p) : 0.0f;
-}
-static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) {
-    return n > 0 ? kf_vec_load_bf16(p) : 0.0f;
-}
+static inline kf_vec kf_vec_load_f16(const void *p) { return kf_fp16_to_float(kf_vec_read16(p)); }
+static inline kf_vec kf_vec_load_bf16(const void *p) { return kf_bf16_to_float(kf_vec_read16(p)); }
+static inline kf_vec kf_vec_load_f32_n(const void *p, int n) { return n > 0 ? kf_vec_load_f32(p) : 0.0f; }
+static inline kf_vec kf_vec_load_f16_n(const void *p, int n) { return n > 0 ? kf_vec_load_f16(p) : 0.0f; }
+static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) { return n > 0 ? kf_vec_load_bf16(p) : 0.0f; }
 
-static inline void kf_vec_store_f32(void *p, kf_vec a) {
-    memcpy(p, &a, 4);
-}
+static inline void kf_vec_store_f32(void *p, kf_vec a) { memcpy(p, &a, 4); }
 static inline void kf_vec_store_f16(void *p, kf_vec a) {
     uint16_t half = kf_float_to_fp16(a);
     memcpy(p, &half, 2);
@@ -110,42 +68,20 @@ static inline void kf_vec_store_bf16_n(void *p, kf_vec a, int n) {
     if (n > 0) kf_vec_store_bf16(p, a);
 }
 // No store past the caches in portable C.
-static inline void kf_vec_stream_f32(void *p, kf_vec a) {
-    kf_vec_store_f32(p, a);
-}
-static inline void kf_vec_stream_f16(void *p, kf_vec a) {
-    kf_vec_store_f16(p, a);
-}
-static inline void kf_vec_stream_bf16(void *p, kf_vec a) {
-    kf_vec_store_bf16(p, a);
-}
-static inline void kf_vec_prefetch(const void *p) {
-    (void)p;
-}
+static inline void kf_vec_stream_f32(void *p, kf_vec a) { kf_vec_store_f32(p, a); }
+static inline void kf_vec_stream_f16(void *p, kf_vec a) { kf_vec_store_f16(p, a); }
+static inline void kf_vec_stream_bf16(void *p, kf_vec a) { kf_vec_store_bf16(p, a); }
+static inline void kf_vec_prefetch(const void *p) { (void)p; }
 static inline void kf_vec_stream_fence(void) {}
 
-static inline kf_vec kf_vec_round_f16(kf_vec a) {
-    return kf_fp16_to_float(kf_float_to_fp16(a));
-}
-static inline kf_vec kf_vec_round_bf16(kf_vec a) {
-    return kf_bf16_to_float(kf_float_to_bf16(a));
-}
+static inline kf_vec kf_vec_round_f16(kf_vec a) { return kf_fp16_to_float(kf_float_to_fp16(a)); }
+static inline kf_vec kf_vec_round_bf16(kf_vec a) { return kf_bf16_to_float(kf_float_to_bf16(a)); }
 
-static inline kf_vec kf_vec_exp2(kf_vec x) {
-    return kf_exp2(x);
-}
-static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
-    return kf_exp2(x);
-}
-static inline kf_vec kf_vec_exp(kf_vec x) {
-    return kf_exp(x);
-}
-static inline kf_vec kf_vec_exp_negative(kf_vec x) {
-    return kf_exp(x);
-}
-static inline kf_vec kf_vec_exp_flush(kf_vec x) {
-    return kf_exp(x);
-}
+static inline kf_vec kf_vec_exp2(kf_vec x) { return kf_exp2(x); }
+static inline kf_vec kf_vec_exp2_flush(kf_vec x) { return kf_exp2(x); }
+static inline kf_vec kf_vec_exp(kf_vec x) { return kf_exp(x); }
+static inline kf_vec kf_vec_exp_negative(kf_vec x) { return kf_exp(x); }
+static inline kf_vec kf_vec_exp_flush(kf_vec x) { return kf_exp(x); }
 
 static inline void kf_vec_angles(const double *frequency, int pairs, double magnitude, double position, float *cosine,
                                  float *sine) {

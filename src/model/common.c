@@ -36,9 +36,7 @@ void *kfm_grow(void *memory, uint64_t count, size_t size) {
     return may_allocate(count, size) ? realloc(memory, (size_t)(count + 1) * size) : NULL;
 }
 
-void kfm_free(void *memory) {
-    free(memory);
-}
+void kfm_free(void *memory) { free(memory); }
 
 const char *kfm_printable(kfm_string name, char shown[KFM_NAME_SHOWN]) {
     const size_t room = KFM_NAME_SHOWN - 4; // "..." and the terminator

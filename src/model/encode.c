@@ -48,9 +48,7 @@ void kfm_ids_free(kfm_ids *ids) {
 
 // ---- the heap ----
 
-static bool before(pair a, pair b) {
-    return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
-}
+static bool before(pair a, pair b) { return a.rank != b.rank ? a.rank < b.rank : a.at < b.at; }
 
 static void push_pair(scratch *s, pair p) {
     int32_t i = s->heap_count++;

@@ -513,9 +513,7 @@ float kfm_gguf_next_float32(kfm_gguf_array *array) {
     return value;
 }
 
-int64_t kfm_gguf_tensor_count(const kfm_gguf *g) {
-    return (int64_t)g->tensor_count;
-}
+int64_t kfm_gguf_tensor_count(const kfm_gguf *g) { return (int64_t)g->tensor_count; }
 
 const kfm_gguf_tensor *kfm_gguf_tensor_at(const kfm_gguf *g, int64_t index) {
     return index < 0 || (uint64_t)index >= g->tensor_count ? NULL : &g->tensors[index];

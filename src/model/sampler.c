@@ -20,9 +20,7 @@ struct kfm_sampler {
     double *weight;   // [count], exp((logit − max) / temperature) of taken
 };
 
-kfm_sampling kfm_sampling_default(void) {
-    return (kfm_sampling){.top_p = 1};
-}
+kfm_sampling kfm_sampling_default(void) { return (kfm_sampling){.top_p = 1}; }
 
 bool kfm_sampler_open(kfm_sampler **out, const kfm_sampling *sampling, int32_t count, kfm_error *error) {
     *out = NULL;
@@ -87,9 +85,7 @@ static double draw(kfm_sampler *s) {
 
 // ---- candidates, likeliest first ----
 
-static bool likelier(candidate a, candidate b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-}
+static bool likelier(candidate a, candidate b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; }
 
 static void sift_down(candidate *heap, int32_t count, int32_t i) {
     candidate moving = heap[i];

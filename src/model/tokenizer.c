@@ -66,9 +66,7 @@ static uint64_t fnv1a(uint64_t hash, kfm_string s) { // Fowler, Noll, Vo
     return hash;
 }
 
-static uint32_t fold(uint64_t hash) {
-    return (uint32_t)(hash ^ hash >> 32);
-}
+static uint32_t fold(uint64_t hash) { return (uint32_t)(hash ^ hash >> 32); }
 
 // The token whose text is a followed by b; −1 where there is none.
 static int32_t find_text(const texts *t, kfm_string a, kfm_string b) {
@@ -381,13 +379,9 @@ void kfm_tokenizer_close(kfm_tokenizer *t) {
     kfm_free(t);
 }
 
-int32_t kfm_tokenizer_count(const kfm_tokenizer *t) {
-    return t->count;
-}
+int32_t kfm_tokenizer_count(const kfm_tokenizer *t) { return t->count; }
 
-int32_t kfm_tokenizer_bos(const kfm_tokenizer *t) {
-    return t->add_bos ? t->bos : -1;
-}
+int32_t kfm_tokenizer_bos(const kfm_tokenizer *t) { return t->add_bos ? t->bos : -1; }
 
 bool kfm_tokenizer_is_end(const kfm_tokenizer *t, int32_t id) {
     return id >= 0 && (id == t->eos || id == t->eot || id == t->im_end || id == t->end_of_text);
@@ -408,6 +402,4 @@ int32_t kfm_tokenizer_find(const kfm_tokenizer *t, const char *text) {
     return -1;
 }
 
-const char *kfm_chat_default_system(const kfm_tokenizer *t) {
-    return t->default_system;
-}
+const char *kfm_chat_default_system(const kfm_tokenizer *t) { return t->default_system; }
