@@ -18,19 +18,19 @@ static const kf_cpu_table tables[] = {
         .isa = KF_ISA_AVX2,
         .name = "avx2",
         .attention = &kf_attention_scalar,
-        .linear = &kf_linear_scalar,
+        .linear = &kf_linear_avx2,
     },
     {
         .isa = KF_ISA_AVX512,
         .name = "avx512",
         .attention = &kf_attention_scalar,
-        .linear = &kf_linear_scalar,
+        .linear = &kf_linear_avx512,
     },
     {
         .isa = KF_ISA_AVX512BF16,
         .name = "avx512bf16",
         .attention = &kf_attention_scalar,
-        .linear = &kf_linear_scalar,
+        .linear = &kf_linear_avx512bf16,
     },
 #endif
 };
