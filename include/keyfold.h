@@ -33,7 +33,8 @@
  *     that kf_op_run_items may be called from several. Where a context's team of threads is busy with another caller, the second
  *     caller does its own work alone.
  */
-/* The comments beside the members are laid out by hand. clang-format off */
+/* The comments beside the members are laid out by hand. */
+/* clang-format off */
 #ifndef KEYFOLD_H
 #define KEYFOLD_H
 
