@@ -23,13 +23,13 @@ static const kf_cpu_table tables[] = {
     {
         .isa = KF_ISA_AVX512,
         .name = "avx512",
-        .attention = &kf_attention_scalar,
+        .attention = &kf_attention_avx512,
         .linear = &kf_linear_avx512,
     },
     {
         .isa = KF_ISA_AVX512BF16,
         .name = "avx512bf16",
-        .attention = &kf_attention_scalar,
+        .attention = &kf_attention_avx512,
         .linear = &kf_linear_avx512bf16,
     },
 #endif

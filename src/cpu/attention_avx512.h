@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the two AVX-512 files of attention share: a transposition and a sum, both of 16 vectors of 16 lanes.
+#ifndef KF_CPU_ATTENTION_AVX512_H
+#define KF_CPU_ATTENTION_AVX512_H
+
+#include <immintrin.h>
+
+// x[i] lane j <-> x[j] lane i, by 64 shuffles: pairs of 32 bits, of 64 bits, then of quarters.
+static inline __attribute__((always_inline)) void transpose_block(__m512 *x) {
+    __m512 a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int k = 0; k < 2; k++) {
+            __m512d low = _mm512_castps_pd(a[i + k]), high = _mm512_castps_pd(a[i + k + 2]);
+            b[i + 2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+            b[i + 2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+        }
+    // b[4g + c] now holds, in quarter l, column 4l + c of rows 4g .. 4g + 3.
+    for (int c = 0; c < 4; c++) {
+        __m512 even01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x88), odd01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xdd);
+        __m512 even23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0x88);
+        __m512 odd23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0xdd);
+        x[c] = _mm512_shuffle_f32x4(even01, even23, 0x88);
+        x[4 + c] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
+        x[8 + c] = _mm512_shuffle_f32x4(even01, even23, 0xdd);
+        x[12 + c] = _mm512_shuffle_f32x4(odd01, odd23, 0xdd);
+    }
+}
+
+// Lane i of the result is the sum of x[i]'s lanes: 15 times two shuffles and an addition.
+static inline __attribute__((always_inline)) __m512 sum_each(const __m512 *x) {
+    __m512 a[8], b[4];
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]), _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
+    for (int i = 0; i < 4; i++) {
+        __m512d low = _mm512_castps_pd(a[2 * i]), high = _mm512_castps_pd(a[2 * i + 1]);
+        b[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+    }
+    __m512 c = _mm512_add_ps(_mm512_shuffle_f32x4(b[0], b[1], 0x88), _mm512_shuffle_f32x4(b[0], b[1], 0xdd));
+    __m512 d = _mm512_add_ps(_mm512_shuffle_f32x4(b[2], b[3], 0x88), _mm512_shuffle_f32x4(b[2], b[3], 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x88), _mm512_shuffle_f32x4(c, d, 0xdd));
+}
+
+#endif
