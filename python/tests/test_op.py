@@ -106,7 +106,7 @@ def test_bind_by_name_and_by_place(rng, q):
     assert op.run() is out
     close(out, expected(q, k, causal=True), "fp32")
     op.bind(k, q)
-    close(op.run(), expected(k, q, causal=True), "fp32")
+    close(op.run(), expected(k, q, q, causal=True), "fp32")
 
 
 def test_bind_refuses_another_shape_or_option_and_keeps_the_binding(q):
