@@ -52,8 +52,7 @@ static inline float kf_vec_hsum(kf_vec a) {
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// loads
+// --------------------------------------------------------------------------------------------------------------- loads
 
 static inline uint64_t kf_vec_read64(const char *p) {
     uint64_t word;
@@ -113,8 +112,7 @@ static inline kf_vec kf_vec_of_bf16(__m128i half) {
 static inline kf_vec kf_vec_load_bf16(const void *p) { return kf_vec_of_bf16(_mm_loadu_si128((const __m128i *)p)); }
 static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) { return kf_vec_of_bf16(kf_vec_load16_n(p, n)); }
 
-// ---------------------------------------------------------------------------------------------------------------
-// stores
+// -------------------------------------------------------------------------------------------------------------- stores
 
 static inline void kf_vec_store_f32(void *p, kf_vec a) { _mm256_storeu_ps(p, a); }
 static inline void kf_vec_store_f32_n(void *p, kf_vec a, int n) { _mm256_maskstore_ps(p, kf_vec_mask(n), a); }
@@ -144,8 +142,7 @@ static inline void kf_vec_prefetch(const void *p) { _mm_prefetch((const char *)p
 
 static inline void kf_vec_stream_fence(void) { _mm_sfence(); }
 
-// ------------------------------------------------------------------------------------------------------------ exp2,
-// exp
+// ----------------------------------------------------------------------------------------------------------- exp2, exp
 
 // 2^n for whole n, -126 <= n <= 127.
 static inline kf_vec kf_vec_power(__m256i n) {
@@ -200,10 +197,10 @@ static inline kf_vec kf_vec_exp(kf_vec x) {
     return kf_vec_scale_by_power(p, n);
 }
 
-// 2^(x log2 e) without its power of two, which is returned in n.
-static inline kf_vec kf_vec_exp_fraction(kf_vec x, kf_vec *n) {
-    *n = _mm256_round_ps(kf_vec_mul(x, kf_vec_set1(KF_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    kf_vec r = _mm256_fmsub_ps(x, kf_vec_set1(KF_LOG2E), *n);
+static inline kf_vec kf_vec_exp_whole(kf_vec x) {
+    return _mm256_round_ps(kf_vec_mul(x, kf_vec_set1(KF_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline kf_vec kf_vec_exp_fraction(kf_vec r) {
     kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D6_C6), r, kf_vec_set1(KF_EXP2_D6_C5));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C4));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C3));
@@ -213,21 +210,21 @@ static inline kf_vec kf_vec_exp_fraction(kf_vec x, kf_vec *n) {
 }
 
 static inline kf_vec kf_vec_exp_negative(kf_vec x) {
-    kf_vec n, p = kf_vec_exp_fraction(kf_vec_max(kf_vec_set1(KF_EXP_MIN), x), &n);
-    return kf_vec_scale_by_power(p, n);
+    x = kf_vec_max(kf_vec_set1(KF_EXP_MIN), x);
+    kf_vec n = kf_vec_exp_whole(x), r = _mm256_fmsub_ps(x, kf_vec_set1(KF_LOG2E), n);
+    return kf_vec_scale_by_power(kf_vec_exp_fraction(kf_vec_fma(x, kf_vec_set1(KF_LOG2E_LOW), r)), n);
 }
 
 // See kf_vec_exp2_flush: -87.3 is -126 ln 2.
 static inline kf_vec kf_vec_exp_flush(kf_vec x) {
     kf_vec keep = _mm256_cmp_ps(x, _mm256_set1_ps(-87.3f), _CMP_NLT_UQ);
-    kf_vec n, p = kf_vec_exp_fraction(x, &n);
+    kf_vec n = kf_vec_exp_whole(x), p = kf_vec_exp_fraction(_mm256_fmsub_ps(x, kf_vec_set1(KF_LOG2E), n));
     __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
     kf_vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
     return _mm256_and_ps(scaled, keep);
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// angles
+// -------------------------------------------------------------------------------------------------------------- angles
 
 // As in simd_avx512.h, four at a time.
 static inline void kf_vec_angles(const double *frequency, int pairs, double magnitude, double position, float *cosine,

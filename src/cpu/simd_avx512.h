@@ -49,8 +49,7 @@ static inline float kf_vec_hmax(kf_vec a) { return _mm512_reduce_max_ps(a); }
 // The sum of the lanes, always in the same order.
 static inline float kf_vec_hsum(kf_vec a) { return _mm512_reduce_add_ps(a); }
 
-// ----------------------------------------------------------------------------------------------------------------
-// loads
+// --------------------------------------------------------------------------------------------------------------- loads
 
 static inline kf_vec kf_vec_load_f32(const void *p) { return _mm512_loadu_ps(p); }
 static inline kf_vec kf_vec_load_f32_n(const void *p, int n) { return _mm512_maskz_loadu_ps(kf_vec_mask(n), p); }
@@ -69,9 +68,9 @@ static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) {
     return kf_vec_of_bf16(_mm256_maskz_loadu_epi16(kf_vec_mask(n), p));
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// stores Rounded to nearest, ties to even, subnormals kept; a NaN is stored as a quiet NaN. `stream` goes past the
-// caches and needs an address that is a multiple of the bytes it stores.
+// -------------------------------------------------------------------------------------------------------------- stores
+// Rounded to nearest, ties to even, subnormals kept; a NaN is stored as a quiet NaN. `stream` goes past the caches and
+// needs an address that is a multiple of the bytes it stores.
 
 static inline void kf_vec_store_f32(void *p, kf_vec a) { _mm512_storeu_ps(p, a); }
 static inline void kf_vec_store_f32_n(void *p, kf_vec a, int n) { _mm512_mask_storeu_ps(p, kf_vec_mask(n), a); }
@@ -117,8 +116,8 @@ static inline void kf_vec_prefetch(const void *p) { _mm_prefetch((const char *)p
 // Orders the streamed stores before whatever tells another thread that they are done.
 static inline void kf_vec_stream_fence(void) { _mm_sfence(); }
 
-// ------------------------------------------------------------------------------------------------------------ exp2,
-// exp See math/exp2.h. vscalefps multiplies by 2^n with one rounding, underflow and overflow included. The clamps have
+// ----------------------------------------------------------------------------------------------------------- exp2, exp
+// See math/exp2.h. vscalefps multiplies by 2^n with one rounding, underflow and overflow included. The clamps have
 // x second, so that a NaN passes.
 
 static inline kf_vec kf_vec_exp2(kf_vec x) {
@@ -163,13 +162,11 @@ static inline kf_vec kf_vec_exp(kf_vec x) {
     return _mm512_scalef_ps(p, n);
 }
 
-// For x <= 0: one fused reduction, for u log2 e is small where the error of its rounding would show. exp_negative keeps
-// results below 2^-126; exp_flush need not (AVX2 makes them 0).
-static inline kf_vec kf_vec_exp_negative(kf_vec x) {
-    x = kf_vec_max(kf_vec_set1(KF_EXP_MIN), x);
-    kf_vec n =
-        _mm512_roundscale_ps(kf_vec_mul(x, kf_vec_set1(KF_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    kf_vec r = _mm512_fmsub_ps(x, kf_vec_set1(KF_LOG2E), n);
+// 2^n 2^r = 2^(x log2 e), the product's whole part in n.
+static inline kf_vec kf_vec_exp_whole(kf_vec x) {
+    return _mm512_roundscale_ps(kf_vec_mul(x, kf_vec_set1(KF_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline kf_vec kf_vec_exp_finish(kf_vec n, kf_vec r) {
     kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D6_C6), r, kf_vec_set1(KF_EXP2_D6_C5));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C4));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C3));
@@ -178,10 +175,23 @@ static inline kf_vec kf_vec_exp_negative(kf_vec x) {
     p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
     return _mm512_scalef_ps(p, n);
 }
-static inline kf_vec kf_vec_exp_flush(kf_vec x) { return kf_vec_exp_negative(x); }
 
-// ---------------------------------------------------------------------------------------------------------------
-// angles
+// For x <= 0, as exact as kf_vec_exp.
+static inline kf_vec kf_vec_exp_negative(kf_vec x) {
+    x = kf_vec_max(kf_vec_set1(KF_EXP_MIN), x);
+    kf_vec n = kf_vec_exp_whole(x), r = _mm512_fmsub_ps(x, kf_vec_set1(KF_LOG2E), n);
+    return kf_vec_exp_finish(n, kf_vec_fma(x, kf_vec_set1(KF_LOG2E_LOW), r));
+}
+
+// For x <= 0, with an error of |x| 1.3e-8 besides: nothing beside 1, the largest term of a softmax. Where it is dearer
+// to keep results below 2^-126 (AVX2) they are 0.
+static inline kf_vec kf_vec_exp_flush(kf_vec x) {
+    x = kf_vec_max(kf_vec_set1(KF_EXP_MIN), x);
+    kf_vec n = kf_vec_exp_whole(x);
+    return kf_vec_exp_finish(n, _mm512_fmsub_ps(x, kf_vec_set1(KF_LOG2E), n));
+}
+
+// -------------------------------------------------------------------------------------------------------------- angles
 
 // cosine and sine of position * frequency[c], |position * frequency| < 2^30, in float64: a = q pi/2 + r, Taylor's
 // series of r, |r| <= pi/4 (errors below 1e-13), and q's quadrant. Stores `pairs` floats.

@@ -5,12 +5,14 @@
 #include "cpu/attention.h"
 #include "cpu/cpu.h"
 #include "cpu/linear.h"
+#include "cpu/rows.h"
 
 static const kf_cpu_table tables[] = {
     {
         .isa = KF_ISA_SCALAR,
         .name = "scalar",
         .attention = &kf_attention_scalar,
+        .rows = &kf_rows_scalar,
         .linear = &kf_linear_scalar,
     },
 #if defined(__x86_64__)
@@ -18,18 +20,29 @@ static const kf_cpu_table tables[] = {
         .isa = KF_ISA_AVX2,
         .name = "avx2",
         .attention = &kf_attention_scalar,
+        .rows = &kf_rows_avx2,
         .linear = &kf_linear_avx2,
     },
     {
         .isa = KF_ISA_AVX512,
         .name = "avx512",
+<<<<<<< HEAD
         .attention = &kf_attention_avx512,
+=======
+        .attention = &kf_attention_scalar,
+        .rows = &kf_rows_avx512,
+>>>>>>> c77eae0 (softmax, merge_states, rmsnorm, swiglu, rope and kv_append on the CPU)
         .linear = &kf_linear_avx512,
     },
     {
         .isa = KF_ISA_AVX512BF16,
         .name = "avx512bf16",
+<<<<<<< HEAD
         .attention = &kf_attention_avx512,
+=======
+        .attention = &kf_attention_scalar,
+        .rows = &kf_rows_avx512,
+>>>>>>> c77eae0 (softmax, merge_states, rmsnorm, swiglu, rope and kv_append on the CPU)
         .linear = &kf_linear_avx512bf16,
     },
 #endif

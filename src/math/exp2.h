@@ -43,8 +43,9 @@
 #define KF_EXP_D6_C5 0x1.12396cp-7f
 #define KF_EXP_D6_C6 0x1.6a5228p-10f
 
-#define KF_LOG2E 0x1.715476p+0f // log2(e)
-#define KF_LN2 0x1.62e430p-1f   // ln(2)
+#define KF_LOG2E 0x1.715476p+0f      // log2(e)
+#define KF_LOG2E_LOW 0x1.4ae0c0p-26f // what KF_LOG2E lacks
+#define KF_LN2 0x1.62e430p-1f        // ln(2)
 // ln 2 in two parts; the first has 9 bits, so that n times it is exact for every n that occurs.
 #define KF_LN2_HIGH 0x1.63p-1f
 #define KF_LN2_LOW -0x1.bd0106p-13f
