@@ -26,23 +26,15 @@ static const kf_cpu_table tables[] = {
     {
         .isa = KF_ISA_AVX512,
         .name = "avx512",
-<<<<<<< HEAD
         .attention = &kf_attention_avx512,
-=======
-        .attention = &kf_attention_scalar,
         .rows = &kf_rows_avx512,
->>>>>>> c77eae0 (softmax, merge_states, rmsnorm, swiglu, rope and kv_append on the CPU)
         .linear = &kf_linear_avx512,
     },
     {
         .isa = KF_ISA_AVX512BF16,
         .name = "avx512bf16",
-<<<<<<< HEAD
         .attention = &kf_attention_avx512,
-=======
-        .attention = &kf_attention_scalar,
         .rows = &kf_rows_avx512,
->>>>>>> c77eae0 (softmax, merge_states, rmsnorm, swiglu, rope and kv_append on the CPU)
         .linear = &kf_linear_avx512bf16,
     },
 #endif
