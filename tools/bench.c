@@ -12,7 +12,8 @@ static const double MAX_BYTES = 16e9;
 static const double SECONDS = 1.0, QUICK_SECONDS = 0.1;
 
 typedef struct bench_options {
-    const bench_op *op; // NULL: the speed table
+    const bench_op *op; // NULL: the speed table, or the model alone
+    bool model_alone;
     int64_t shapes[MAX_LIST][BENCH_MAX_DIMS];
     int shape_count;
     const char *dtypes[MAX_LIST];
@@ -26,29 +27,29 @@ typedef struct bench_options {
 } bench_options;
 
 static int print_help(void) {
-    printf("Usage: keyfold bench [OP] [OPTIONS]\n\n"
-           "Times OP, one of %s,\nbeside the ceilings of this machine, taken in turn with it. Without OP: the speed "
-           "table.\n\n"
-           "  --shape N,N,...   attention: B,H,Hkv,Nq,Nk,D   softmax, rmsnorm, swiglu: rows,cols   rope: B,H,N,D\n"
-           "                    linear: T,N,K   merge: parts,rows,cols; may be given more than once\n"
-           "  --dtype LIST      fp32, fp16, bf16; linear also q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k\n"
-           "  --causal          attention with a causal mask\n"
-           "  --no-residual     rmsnorm without the residual's addition\n"
-           "  --int8            linear with 8-bit activations\n"
-           "  --unpacked        linear over weights as they stand in a file\n"
-           "  --threads N       default: all that the process may use\n"
-           "  --isa NAME        scalar, avx2, avx512, avx512bf16; default: the highest\n"
-           "  --seconds S       time for each row, default %g; --quick: %g\n"
-#if KF_HAVE_GENERATE
-           "  -m, --model FILE  with the speed table: prefill and decode of this GGUF model too\n"
+    printf(
+        "Usage: keyfold bench [OP] [OPTIONS]\n\n"
+        "Times OP, one of %s,\nbeside the ceilings of this machine, taken in turn with it. Without OP: the speed "
+        "table.\n\n"
+        "  --shape N,N,...   attention: B,H,Hkv,Nq,Nk,D   softmax, rmsnorm, swiglu: rows,cols   rope: B,H,N,D\n"
+        "                    linear: T,N,K   merge: parts,rows,cols; may be given more than once\n"
+        "  --dtype LIST      fp32, fp16, bf16; linear also q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k\n"
+        "  --causal          attention with a causal mask\n"
+        "  --no-residual     rmsnorm without the residual's addition\n"
+        "  --int8            linear or a model with 8-bit activations\n"
+        "  --unpacked        linear over weights as they stand in a file\n"
+        "  --threads N       default: all that the process may use\n"
+        "  --isa NAME        scalar, avx2, avx512, avx512bf16; default: the highest\n"
+        "  --seconds S       time for each row, default %g; --quick: %g\n"
+#if KF_HAVE_MODEL
+        "  -m, --model FILE  with the speed table: also prompt and decoding of this GGUF model; OP model: these alone\n"
 #endif
-           "  --json, --csv     instead of a table\n",
-           bench_op_names(), SECONDS, QUICK_SECONDS);
+        "  --json, --csv     instead of a table\n",
+        bench_op_names(), SECONDS, QUICK_SECONDS);
     return 0;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// options
+// ---- options ----
 
 static int parse_shape(bench_options *o, const char *text) {
     if (!o->op) return kft_usage_error("bench: --shape needs an operation before it");
@@ -112,7 +113,7 @@ static int parse_option(bench_options *o, int argc, char **argv, int *i) {
         if (kft_parse_double(value, 0, 3600, &o->seconds)) return 0;
         return kft_usage_error("bench: --seconds %s is not in 0 to 3600", value ? value : "");
     }
-#if KF_HAVE_GENERATE
+#if KF_HAVE_MODEL
     if (kft_option(argc, argv, i, "--model", "-m", &value)) {
         if (!value) return kft_usage_error("bench: --model needs a file");
         o->model = value;
@@ -142,7 +143,9 @@ static int parse_option(bench_options *o, int argc, char **argv, int *i) {
 static int check_options(const bench_options *o) {
     const char *name = o->op ? o->op->name : "";
     if (o->causal && strcmp(name, "attention") != 0) return kft_usage_error("bench: --causal goes with attention");
-    if (o->int8 && strcmp(name, "linear") != 0) return kft_usage_error("bench: --int8 goes with linear");
+    if (o->int8 && strcmp(name, "linear") != 0 && !o->model)
+        return kft_usage_error("bench: --int8 goes with linear or a model");
+    if (o->model_alone && !o->model) return kft_usage_error("bench: model needs -m FILE");
     if (o->plain && strcmp(name, "linear") != 0 && strcmp(name, "rmsnorm") != 0) {
         return kft_usage_error("bench: --no-residual goes with rmsnorm, --unpacked with linear");
     }
@@ -157,7 +160,10 @@ static int check_options(const bench_options *o) {
 
 static int parse_options(bench_options *o, int argc, char **argv) {
     int i = 1;
-    if (i < argc && argv[i][0] != '-') {
+    if (KF_HAVE_MODEL && i < argc && strcmp(argv[i], "model") == 0) {
+        o->model_alone = true;
+        i++;
+    } else if (i < argc && argv[i][0] != '-') {
         o->op = bench_op_find(argv[i]);
         if (!o->op) return kft_usage_error("bench: \"%s\" is none of %s", argv[i], bench_op_names());
         i++;
@@ -169,8 +175,7 @@ static int parse_options(bench_options *o, int argc, char **argv) {
     return check_options(o);
 }
 
-// ------------------------------------------------------------------------------------------------------------------
-// cases
+// ---- cases ----
 
 static int run_case(const bench_case *c, double seconds, bench_format format) {
     if (c->op->work(c, KF_ISA_SCALAR).bytes > MAX_BYTES) {
@@ -270,6 +275,21 @@ static int run_table(const bench_options *o) {
     return status;
 }
 
+#if KF_HAVE_MODEL
+static void print_model_row(void *argument, const bench_row *row) {
+    bench_print_row(((const bench_options *)argument)->format, row);
+}
+
+static int run_model(bench_options *o) {
+    return bench_model(o->model, o->threads, o->int8, o->seconds, print_model_row, o);
+}
+#else
+static int run_model(bench_options *o) {
+    (void)o;
+    return 0;
+}
+#endif
+
 int kft_bench(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (kft_flag(argv, i, "--help", "-h")) return print_help();
@@ -278,7 +298,8 @@ int kft_bench(int argc, char **argv) {
     int status = parse_options(&options, argc, argv);
     if (status) return status;
     bench_print_begin(options.format);
-    status = options.op ? run_op(&options) : run_table(&options);
+    if (!options.model_alone) status = options.op ? run_op(&options) : run_table(&options);
+    if (status == 0 && options.model) status = run_model(&options);
     bench_print_end(options.format);
     return status;
 }

@@ -82,8 +82,22 @@ typedef struct bench_row {
     double tokens_per_s; // of model rows; 0: not one
 } bench_row;
 
+// What a round runs: bench_rounds calls it with 0, 1, 2, ... and takes *seconds for its time; false ends the timing.
+typedef struct bench_subject {
+    bench_work work; // of one run
+    bool (*run)(void *argument, int i, double *seconds);
+    void *argument;
+} bench_subject;
+
+// Runs the subject and its ceilings in turn for about `budget` seconds and fills the measured fields of the row.
+bool bench_rounds(kft_ceilings *ceilings, const bench_subject *subject, double budget, bench_row *row);
+
 // Times the case for about `seconds`, kernel and ceilings in turn. On failure kf_last_error() says why.
 kf_status bench_time(const bench_case *c, double seconds, bench_row *row);
+
+// Prompt and decoding of a GGUF model: a row each, by print. 0, or an exit status after a message.
+int bench_model(const char *path, int32_t threads, bool int8, double seconds,
+                void (*print)(void *argument, const bench_row *row), void *argument);
 
 typedef enum bench_format { BENCH_TABLE, BENCH_JSON, BENCH_CSV } bench_format;
 

@@ -10,7 +10,7 @@
 
 #include "bench.h"
 
-// ------------------------------------------------------------------------------------------------------------ random
+// ---- random ----
 // data
 
 static uint64_t random_word(uint64_t *state) {
@@ -48,8 +48,7 @@ static void fill_blocks(char *data, size_t bytes, int type, int32_t block_bytes,
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------
-// sets
+// ---- sets ----
 
 static kf_dtype dtype_of(const char *name) {
     kf_dtype fp32 = KF_FP32, fp16 = KF_FP16, bf16 = KF_BF16;
@@ -81,8 +80,7 @@ static const kf_tensor *add(bench_set *set, int index, kf_dtype dtype, int ndim,
 #define ADD(set, index, dtype, ...)                                                                                    \
     add(set, index, dtype, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__})
 
-// --------------------------------------------------------------------------------------------------------------
-// attention
+// ---- attention ----
 
 enum { ATT_B, ATT_H, ATT_HKV, ATT_NQ, ATT_NK, ATT_D };
 
@@ -114,7 +112,7 @@ static kf_status attention_make(const bench_case *c, const kf_context *context, 
     return KF_OK;
 }
 
-// --------------------------------------------------------------------------------------------------------- row
+// ---- row ----
 // operations
 
 // Each reads and writes `streams` tensors of rows x cols.
@@ -211,8 +209,7 @@ static kf_status merge_make(const bench_case *c, const kf_context *context, benc
     return KF_OK;
 }
 
-// -----------------------------------------------------------------------------------------------------------------
-// linear
+// ---- linear ----
 
 enum { LIN_T, LIN_N, LIN_K };
 
@@ -284,8 +281,7 @@ static kf_status linear_make(const bench_case *c, const kf_context *context, ben
     return status;
 }
 
-// ------------------------------------------------------------------------------------------------------------------
-// table
+// ---- table ----
 
 static const bench_op ops[] = {
     {"attention", {"B", "H", "Hkv", "Nq", "Nk", "D"}, {1, 8, 8, 2048, 2048, 64}, attention_work, attention_make},

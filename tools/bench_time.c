@@ -17,10 +17,7 @@ enum { MIN_RUNS = 9, MAX_RUNS = 201, MAX_SETS = 3, WARM_UP = 2 };
 // The sets together stay below this; a case whose set is larger than half of it has one.
 static const double SETS_BYTES = 3e9;
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
+// ---- rounds ----
 
 typedef struct samples {
     double value[MAX_RUNS];
@@ -29,12 +26,64 @@ typedef struct samples {
 
 static void push(samples *s, double value) { s->value[s->count++] = value; }
 
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 // Sorts; the range is then value[0] and value[count - 1].
 static double median(samples *s) {
     if (s->count == 0) return 0;
     qsort(s->value, (size_t)s->count, sizeof s->value[0], ascending);
     return (s->value[(s->count - 1) / 2] + s->value[s->count / 2]) / 2;
 }
+
+static void fill_row(const bench_subject *subject, samples *time, samples rate[KFT_CEILING_COUNT], bench_row *row) {
+    const bench_work *work = &subject->work;
+    double seconds = median(time);
+    row->runs = time->count;
+    row->time_us = seconds * 1e6;
+    row->time_us_min = time->value[0] * 1e6;
+    row->time_us_max = time->value[time->count - 1] * 1e6;
+    row->gflops = work->flops / seconds * 1e-9;
+    row->gbps = work->bytes / seconds * 1e-9;
+    // The ceiling that bounds this work is the one that asks for more time.
+    kft_ceiling bound = work->memory;
+    double memory_time = work->bytes / median(&rate[work->memory]);
+    if (work->compute != KFT_CEILING_COUNT && work->flops / median(&rate[work->compute]) > memory_time)
+        bound = work->compute;
+    samples *rates = &rate[bound];
+    row->ceiling_name = kft_ceiling_name(bound);
+    row->ceiling = median(rates) * 1e-9;
+    row->ceiling_low = rates->value[0] * 1e-9;
+    row->ceiling_high = rates->value[rates->count - 1] * 1e-9;
+    row->share = (bound == work->memory ? row->gbps : row->gflops) / row->ceiling;
+}
+
+bool bench_rounds(kft_ceilings *ceilings, const bench_subject *subject, double budget, bench_row *row) {
+    const bench_work *work = &subject->work;
+    samples time = {.count = 0}, rate[KFT_CEILING_COUNT] = {{.count = 0}};
+    kft_ceiling order[] = {work->compute, work->memory == KFT_CEILING_COPY ? KFT_CEILING_COPY : KFT_CEILING_COUNT,
+                           KFT_CEILING_READ};
+    double seconds = 0;
+    for (int i = 0; i < WARM_UP; i++) {
+        if (!subject->run(subject->argument, i, &seconds)) return false;
+    }
+    double begin = kft_seconds();
+    for (int i = 0; i < MAX_RUNS && (i < MIN_RUNS || kft_seconds() - begin < budget); i++) {
+        for (int j = 0; j < 3; j++) {
+            if (order[j] != KFT_CEILING_COUNT) push(&rate[order[j]], kft_ceiling_sample(ceilings, order[j]));
+        }
+        if (!subject->run(subject->argument, i, &seconds)) return false;
+        push(&time, seconds);
+        kft_progress("%s %s: run %d, %.0f us", row->op, row->dtype, i + 1, seconds * 1e6);
+    }
+    kft_progress(NULL);
+    fill_row(subject, &time, rate, row);
+    return true;
+}
+
+// ---- cases ----
 
 // Everything that lives while a case is timed.
 typedef struct timing {
@@ -46,7 +95,7 @@ typedef struct timing {
     int set_count;
     char *memory, *workspace;
     size_t workspace_bytes;
-    samples time, rate[KFT_CEILING_COUNT];
+    kf_status status; // of the last run
 } timing;
 
 static kf_status make_context(timing *t) {
@@ -85,68 +134,36 @@ static kf_status make_op(timing *t) {
 }
 
 // One run on set i, in seconds.
-static kf_status run_once(timing *t, int i, double *seconds) {
-    kf_status status = kf_op_bind(t->op, &t->sets[i % t->set_count].args.head);
-    if (status != KF_OK) return status;
+static bool run_once(void *argument, int i, double *seconds) {
+    timing *t = argument;
+    t->status = kf_op_bind(t->op, &t->sets[i % t->set_count].args.head);
+    if (t->status != KF_OK) return false;
     double begin = kft_seconds();
-    status = kf_op_run(t->op, t->workspace, t->workspace_bytes);
+    t->status = kf_op_run(t->op, t->workspace, t->workspace_bytes);
     *seconds = kft_seconds() - begin;
-    return status;
+    return t->status == KF_OK;
 }
 
-static kf_status run_rounds(timing *t, const bench_work *work, double budget) {
-    kf_status status = KF_OK;
-    double seconds = 0;
-    for (int i = 0; i < WARM_UP && status == KF_OK; i++) status = run_once(t, i, &seconds);
-    double begin = kft_seconds(), spent = 0;
-    for (int i = 0; status == KF_OK && i < MAX_RUNS && (i < MIN_RUNS || spent < budget); i++) {
-        kft_ceiling order[] = {work->compute, work->memory == KFT_CEILING_COPY ? KFT_CEILING_COPY : KFT_CEILING_COUNT,
-                               KFT_CEILING_READ};
-        for (int j = 0; j < 3; j++) {
-            if (order[j] != KFT_CEILING_COUNT) push(&t->rate[order[j]], kft_ceiling_sample(t->ceilings, order[j]));
-        }
-        status = run_once(t, i, &seconds);
-        if (status == KF_OK) push(&t->time, seconds);
-        spent = kft_seconds() - begin;
-        kft_progress("%s %s: run %d, %.0f us", t->c->op->name, t->c->dtype, i + 1, seconds * 1e6);
-    }
-    kft_progress(NULL);
-    return status;
+static const char *variant(const bench_case *c) {
+    if (strcmp(c->op->name, "rmsnorm") == 0) return c->plain ? "" : "residual";
+    if (strcmp(c->op->name, "linear") != 0) return "";
+    return c->int8 ? (c->plain ? "int8, unpacked" : "int8") : (c->plain ? "unpacked" : "");
 }
 
-static void fill_row(timing *t, const bench_work *work, bench_row *row) {
+static kf_status time_case(timing *t, double seconds, bench_row *row) {
     const bench_case *c = t->c;
-    double time = median(&t->time);
     kf_context_info info = {.size = sizeof info};
-    kf_context_get_info(t->context, &info);
+    kf_status status = kf_context_get_info(t->context, &info);
+    if (status != KF_OK) return status;
     *row = (bench_row){.op = c->op->name, .backend = "cpu", .isa = kf_isa_string(info.isa), .dtype = c->dtype};
-    row->variant = strcmp(c->op->name, "rmsnorm") == 0  ? (c->plain ? "" : "residual")
-                   : strcmp(c->op->name, "linear") != 0 ? ""
-                   : c->int8  ? (c->plain ? "int8 activations, not packed" : "int8 activations")
-                   : c->plain ? "not packed"
-                              : "";
+    row->variant = variant(c);
     memcpy(row->dims, c->op->dims, sizeof row->dims);
     memcpy(row->shape, c->shape, sizeof row->shape);
     row->causal = c->causal;
     row->threads = info.threads;
-    row->runs = t->time.count;
-    row->time_us = time * 1e6;
-    row->time_us_min = t->time.value[0] * 1e6;
-    row->time_us_max = t->time.value[t->time.count - 1] * 1e6;
-    row->gflops = work->flops / time * 1e-9;
-    row->gbps = work->bytes / time * 1e-9;
     row->asked = c->asked;
-    // The ceiling that bounds this case is the one that asks for more time.
-    kft_ceiling bound = work->memory;
-    double memory_time = work->bytes / median(&t->rate[work->memory]);
-    if (work->compute != KFT_CEILING_COUNT && work->flops / median(&t->rate[work->compute]) > memory_time)
-        bound = work->compute;
-    samples *rates = &t->rate[bound];
-    row->ceiling_name = kft_ceiling_name(bound);
-    row->ceiling = median(rates) * 1e-9;
-    row->ceiling_low = rates->value[0] * 1e-9;
-    row->ceiling_high = rates->value[rates->count - 1] * 1e-9;
-    row->share = (bound == work->memory ? row->gbps : row->gflops) / row->ceiling;
+    bench_subject subject = {.work = c->op->work(c, info.isa), .run = run_once, .argument = t};
+    return bench_rounds(t->ceilings, &subject, seconds, row) ? KF_OK : t->status;
 }
 
 kf_status bench_time(const bench_case *c, double seconds, bench_row *row) {
@@ -156,13 +173,7 @@ kf_status bench_time(const bench_case *c, double seconds, bench_row *row) {
     kf_status status = make_context(t);
     if (status == KF_OK) status = make_sets(t);
     if (status == KF_OK) status = make_op(t);
-    if (status == KF_OK) {
-        kf_context_info info = {.size = sizeof info};
-        kf_context_get_info(t->context, &info);
-        bench_work work = c->op->work(c, info.isa);
-        status = run_rounds(t, &work, seconds);
-        if (status == KF_OK) fill_row(t, &work, row);
-    }
+    if (status == KF_OK) status = time_case(t, seconds, row);
     kf_op_destroy(t->op);
     kft_ceilings_close(t->ceilings);
     kf_context_destroy(t->context);

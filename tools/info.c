@@ -55,8 +55,7 @@ static void print_features(bool json) {
     }
 }
 
-// -----------------------------------------------------------------------------------------------------------------
-// support
+// ---- support ----
 
 static void print_support_table(void) {
     printf("\nSupported:\n  %-14s %-8s %-11s %-9s %-34s %s\n", "operation", "backend", "isa", "here", "dtypes",
@@ -83,8 +82,7 @@ static void print_support_json(void) {
     fputs("\n  ]", stdout);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// ceilings
+// ---- ceilings ----
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -119,8 +117,7 @@ static int print_ceilings(const kf_context *context, bool json) {
     return 0;
 }
 
-// -----------------------------------------------------------------------------------------------------------------
-// command
+// ---- command ----
 
 static int print_info(const kf_context *context, bool json, bool ceilings) {
     kf_context_info info = {.size = sizeof info};
