@@ -21,16 +21,6 @@
 
 #include "cpu/attention_avx512.h"
 
-static inline kf_vec add_bias(kf_vec x, kf_vec bias) {
-    kf_vec hidden = _mm512_set1_ps(-INFINITY);
-    return _mm512_mask_mov_ps(_mm512_add_ps(x, bias), _mm512_cmp_ps_mask(bias, hidden, _CMP_EQ_OQ), hidden);
-}
-
-static inline kf_vec hide(kf_vec x, const uint8_t *visible) {
-    __m128i bytes = _mm_loadu_si128((const __m128i *)visible);
-    return _mm512_mask_mov_ps(x, _mm_testn_epi8_mask(bytes, bytes), _mm512_set1_ps(-INFINITY));
-}
-
 static inline void store_weight_half(uint16_t *p, kf_vec w) { kf_vec_store_bf16(p, w); }
 
 #include "cpu/attention_loops.h"

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the two AVX-512 files of attention share: a transposition and a sum, both of 16 vectors of 16 lanes.
+// What the two AVX-512 files of attention share: the primitives that attention_loops.h asks for.
 #ifndef KF_CPU_ATTENTION_AVX512_H
 #define KF_CPU_ATTENTION_AVX512_H
 
 #include <immintrin.h>
+#include <math.h>
+
+#include "cpu/simd_avx512.h"
 
 // x[i] lane j <-> x[j] lane i, by 64 shuffles: pairs of 32 bits, of 64 bits, then of quarters.
 static inline __attribute__((always_inline)) void transpose_block(__m512 *x) {
@@ -44,6 +47,16 @@ static inline __attribute__((always_inline)) __m512 sum_each(const __m512 *x) {
     __m512 c = _mm512_add_ps(_mm512_shuffle_f32x4(b[0], b[1], 0x88), _mm512_shuffle_f32x4(b[0], b[1], 0xdd));
     __m512 d = _mm512_add_ps(_mm512_shuffle_f32x4(b[2], b[3], 0x88), _mm512_shuffle_f32x4(b[2], b[3], 0xdd));
     return _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x88), _mm512_shuffle_f32x4(c, d, 0xdd));
+}
+
+static inline kf_vec add_bias(kf_vec x, kf_vec bias) {
+    kf_vec hidden = _mm512_set1_ps(-INFINITY);
+    return _mm512_mask_mov_ps(_mm512_add_ps(x, bias), _mm512_cmp_ps_mask(bias, hidden, _CMP_EQ_OQ), hidden);
+}
+
+static inline kf_vec hide(kf_vec x, const uint8_t *visible) {
+    __m128i bytes = _mm_loadu_si128((const __m128i *)visible);
+    return _mm512_mask_mov_ps(x, _mm_testn_epi8_mask(bytes, bytes), _mm512_set1_ps(-INFINITY));
 }
 
 #endif

@@ -44,9 +44,18 @@ INLINE int lanes_left(int64_t n) { return n < KF_LANES ? (int)n : KF_LANES; }
 // -------------------------------------------------------------------------------------------------------------- packing
 
 static void pack_queries(const float *rows, int64_t D, void *packed) {
-    float *out = packed;
-    for (int64_t d = 0; d < D; d++)
-        for (int r = 0; r < KF_ROW_GROUP; r++) out[d * KF_ROW_GROUP + r] = rows[r * D + d];
+    for (int64_t first = 0; first < KF_ROW_GROUP; first += KF_LANES) {
+        int64_t n = kf_min64(KF_ROW_GROUP - first, KF_LANES);
+        float *out = (float *)packed + first;
+        for (int64_t d = 0; d < D; d += KF_LANES) {
+            kf_vec x[KF_LANES];
+            int width = lanes_left(D - d);
+            for (int i = 0; i < KF_LANES; i++)
+                x[i] = i < n ? kf_vec_load_f32_n(rows + (first + i) * D + d, width) : kf_vec_zero();
+            transpose_block(x);
+            for (int i = 0; i < width; i++) kf_vec_store_f32_n(out + (d + i) * KF_ROW_GROUP, x[i], (int)n);
+        }
+    }
 }
 
 // KF_LANES keys from k on, of which n exist, become columns of a panel.
