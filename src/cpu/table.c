@@ -19,7 +19,7 @@ static const kf_cpu_table tables[] = {
     {
         .isa = KF_ISA_AVX2,
         .name = "avx2",
-        .attention = &kf_attention_scalar,
+        .attention = &kf_attention_avx2,
         .rows = &kf_rows_avx2,
         .linear = &kf_linear_avx2,
     },
