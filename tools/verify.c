@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// keyfold verify: holds every operation, on every ISA, against the float64 oracle of src/reference, case by case (verify.h).
+//
+// Output: one block for each failure, with the command that repeats it; the cases that were not run, by reason; and as the last line
+// "verify: N cases, M failed". Exit status 0 only where N > 0 and M = 0.
+#define _POSIX_C_SOURCE 200809L // sigaction
+#include "tool.h"
+#include "verify.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// ---------------------------------------------------------------------------------------------------------- the table
+
+static const struct {
+    const char *op;
+    void (*cases)(verify_run *run);
+} OPERATIONS[] = {
+    {"attention", verify_attention}, {"merge_states", verify_merge_states},
+    {"softmax", verify_softmax},     {"rmsnorm", verify_rmsnorm},
+    {"swiglu", verify_swiglu},       {"rope", verify_rope},
+    {"kv_append", verify_kv_append}, {"embedding", verify_embedding},
+    {"linear", verify_linear},       {"sequence", verify_sequences},
+};
+enum { OPERATION_COUNT = sizeof OPERATIONS / sizeof *OPERATIONS, RANDOM_DEFAULT = 60 };
+
+// ------------------------------------------------------------------------------------------------------------ one case
+
+static verify_run *faulting; // for the signal handler
+
+static void print_repeat(const verify_run *run, FILE *out) {
+    fprintf(out, "    keyfold verify --op %s --backend %s --isa %s --case %s --seed %llu --threads %d%s\n", run->op,
+            run->backend, kf_isa_string(run->isa), run->name, (unsigned long long)run->seed, run->threads,
+            run->quick ? " --quick" : "");
+}
+
+static void print_failure(const verify_run *run, const char *sentence) {
+    kft_progress(NULL);
+    printf("FAILED %s on %s/%s\n    %s\n", run->name, run->backend, kf_isa_string(run->isa), sentence);
+    print_repeat(run, stdout);
+    fflush(stdout);
+}
+
+// A kernel that reads or writes outside its tensors ends up here, and so does the process.
+static void on_fault(int signal_number) {
+    print_failure(faulting, signal_number == SIGSEGV || signal_number == SIGBUS
+                                ? "a read or write outside the tensors (a fault at a guard page)"
+                                : "an illegal instruction or operation");
+    printf("verify: %lld cases, %lld failed\n", (long long)faulting->cases + 1, (long long)faulting->failed + 1);
+    fflush(stdout);
+    _exit(1);
+}
+
+static void catch_faults(verify_run *run) {
+    faulting = run;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    struct sigaction action = {.sa_handler = on_fault};
+    const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+    for (size_t s = 0; s < sizeof signals / sizeof *signals; s++) sigaction(signals[s], &action, NULL);
+#endif
+}
+
+// --case NAME: that case, or all those below the folder NAME.
+static bool is_wanted(const verify_run *run, const char *name) {
+    if (!run->only) return true;
+    const size_t length = strlen(run->only);
+    if (strncmp(name, run->only, length) != 0) return false;
+    return name[length] == 0 || name[length] == '/' || (length && run->only[length - 1] == '/');
+}
+
+// FNV-1a, so that a case's data depend on its name and the seed alone.
+static uint64_t hash_name(const char *name, uint64_t seed) {
+    uint64_t hash = 0xCBF29CE484222325u ^ seed * 0x9E3779B97F4A7C15u;
+    for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 0x100000001B3u;
+    return hash;
+}
+
+static void count_not_run(verify_run *run, const char *reason) {
+    size_t r = 0;
+    while (r < sizeof run->not_run / sizeof *run->not_run - 1 && run->not_run[r].reason &&
+           strcmp(run->not_run[r].reason, reason) != 0)
+        r++;
+    run->not_run[r].reason = reason;
+    run->not_run[r].count++;
+}
+
+void verify_case(verify_run *run, verify_check *check, const void *row, const char *format, ...) {
+    char name[256];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(name, sizeof name, format, values);
+    va_end(values);
+    if (!is_wanted(run, name)) return;
+    run->name = name;
+    if (run->list) {
+        printf("%s\n", name);
+        run->cases++;
+        return;
+    }
+    kft_progress("%s %s (%lld done, %lld failed)", kf_isa_string(run->isa), name, (long long)run->cases,
+                 (long long)run->failed);
+    run->pool = (verify_pool){.random = hash_name(name, run->seed)};
+    run->failure[0] = 0;
+    run->skipped = NULL;
+    bool good = check(run, row);
+    if (run->pool.exhausted) {
+        run->skipped = "not enough memory";
+        good = true;
+    }
+    verify_pool_close(&run->pool);
+    if (run->skipped) {
+        count_not_run(run, run->skipped);
+        return;
+    }
+    run->cases++;
+    if (!good) {
+        run->failed++;
+        print_failure(run, run->failure);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------- one ISA
+
+static kf_context *make_context(kf_isa isa, int threads, bool fixed_split) {
+    kf_context_options options;
+    kf_context *context = NULL;
+    kf_context_options_init(&options);
+    options.isa = isa;
+    options.threads = threads;
+    options.fixed_split = fixed_split;
+    return kf_context_create(&options, &context) == KF_OK ? context : NULL;
+}
+
+static bool open_contexts(verify_run *run) {
+    bool open = true;
+    for (int t = 0; t < 4; t++) {
+        run->context[t] = make_context(run->isa, t ? t : run->threads, false);
+        open = open && run->context[t];
+    }
+    run->fixed_split = make_context(run->isa, run->threads, true);
+    return open && run->fixed_split;
+}
+
+static void close_contexts(verify_run *run) {
+    for (int t = 0; t < 4; t++) kf_context_destroy(run->context[t]);
+    kf_context_destroy(run->fixed_split);
+}
+
+static int verify_isa(verify_run *run) {
+    if (!open_contexts(run)) {
+        close_contexts(run);
+        return kft_error("verify: no context for %s: %s", kf_isa_string(run->isa), kf_last_error());
+    }
+    const char *asked = run->op;
+    for (int o = 0; o < OPERATION_COUNT; o++) {
+        if (asked && strcmp(asked, OPERATIONS[o].op) != 0) continue;
+        run->op = OPERATIONS[o].op;
+        OPERATIONS[o].cases(run);
+    }
+    run->op = asked;
+    close_contexts(run);
+    return 0;
+}
+
+// ------------------------------------------------------------------------------------------------------------- options
+
+static const char HELP[] =
+    "Usage: keyfold verify [OPTIONS]\n\n"
+    "Runs every operation against the float64 oracle.\n\n"
+    "  --op NAME        one operation: attention, merge_states, softmax, rmsnorm, swiglu, rope, kv_append, embedding,\n"
+    "                   linear, sequence\n"
+    "  --backend NAME   cpu\n"
+    "  --isa NAME       scalar, avx2, avx512, avx512bf16; all: every one of this machine (default: the highest)\n"
+    "  --case NAME      one case, or all cases below a folder of names\n"
+    "  --seed N         the data's seed (default 1)\n"
+    "  --random N       random cases an operation (default 60)\n"
+    "  --threads N      threads of the main run (default 2); 1, 2 and 3 are held against it in any case\n"
+    "  --quick          large shapes scaled down\n"
+    "  --list           names the cases and runs nothing\n";
+
+static bool known_operation(const char *name) {
+    for (int o = 0; o < OPERATION_COUNT; o++) {
+        if (strcmp(name, OPERATIONS[o].op) == 0) return true;
+    }
+    return false;
+}
+
+// The ISA of `name` (NULL: the one that contexts choose), 0 for "all", -1 for none.
+static int isa_of(const char *name) {
+    if (!name) {
+        kf_context *context = make_context(KF_ISA_AUTO, 1, false);
+        kf_context_info info = {.size = sizeof info};
+        const kf_status status = context ? kf_context_get_info(context, &info) : KF_UNSUPPORTED;
+        kf_context_destroy(context);
+        return status == KF_OK ? info.isa : KF_ISA_SCALAR;
+    }
+    for (int isa = KF_ISA_SCALAR; isa <= KF_ISA_AVX512BF16; isa++) {
+        if (strcmp(name, kf_isa_string(isa)) == 0) return isa;
+    }
+    return strcmp(name, "all") == 0 ? 0 : -1;
+}
+
+// Reads the command line into run. Returns -1 to go on, otherwise the exit status.
+static int parse(int argc, char **argv, verify_run *run, int *isa) {
+    const char *value = NULL, *isa_name = NULL;
+    for (int i = 1; i < argc; i++) {
+        int64_t number = 0;
+        if (kft_flag(argv, i, "--help", "-h")) return fputs(HELP, stdout), 0;
+        if (kft_flag(argv, i, "--quick", NULL)) {
+            run->quick = true;
+        } else if (kft_flag(argv, i, "--list", NULL)) {
+            run->list = true;
+        } else if (kft_option(argc, argv, &i, "--op", NULL, &value)) {
+            if (!value || !known_operation(value))
+                return kft_usage_error("verify: --op %s: no such operation", value ? value : "");
+            run->op = value;
+        } else if (kft_option(argc, argv, &i, "--backend", NULL, &value)) {
+            if (!value || strcmp(value, "cpu") != 0)
+                return kft_usage_error("verify: --backend %s: only cpu is there", value ? value : "");
+        } else if (kft_option(argc, argv, &i, "--isa", NULL, &value)) {
+            if (!value) return kft_usage_error("verify: --isa needs a name");
+            isa_name = value;
+        } else if (kft_option(argc, argv, &i, "--case", NULL, &value)) {
+            if (!value) return kft_usage_error("verify: --case needs a name");
+            run->only = value;
+        } else if (kft_option(argc, argv, &i, "--seed", NULL, &value)) {
+            if (!kft_parse_int(value, 0, INT64_MAX, &number))
+                return kft_usage_error("verify: --seed needs a number from 0");
+            run->seed = (uint64_t)number;
+        } else if (kft_option(argc, argv, &i, "--random", NULL, &value)) {
+            if (!kft_parse_int(value, 0, 1000000, &run->random))
+                return kft_usage_error("verify: --random needs a number to 1000000");
+        } else if (kft_option(argc, argv, &i, "--threads", NULL, &value)) {
+            if (!kft_parse_int(value, 1, 1024, &number))
+                return kft_usage_error("verify: --threads needs a number from 1 to 1024");
+            run->threads = (int)number;
+        } else {
+            return kft_usage_error("verify: unknown option \"%s\"; keyfold verify --help lists them", argv[i]);
+        }
+    }
+    *isa = isa_of(isa_name);
+    if (*isa < 0) return kft_usage_error("verify: --isa %s: not an ISA", isa_name);
+    return -1;
+}
+
+// A case named "op/random/N" is run even where N is beyond --random.
+static void include_random_case(verify_run *run) {
+    const char *number = run->only ? strstr(run->only, "/random/") : NULL;
+    int64_t index = 0;
+    if (number && kft_parse_int(number + strlen("/random/"), 0, 1000000, &index) && index >= run->random)
+        run->random = index + 1;
+}
+
+int kft_verify(int argc, char **argv) {
+    static verify_run run; // large; the signal handler reads it
+    run = (verify_run){.seed = 1, .random = RANDOM_DEFAULT, .threads = 2, .backend = "cpu"};
+    int isa = 0;
+    int status = parse(argc, argv, &run, &isa);
+    if (status >= 0) return status;
+    include_random_case(&run);
+    catch_faults(&run);
+    const int first = isa ? isa : KF_ISA_SCALAR, last = isa ? isa : run.list ? KF_ISA_SCALAR : (int)kf_cpu_isa();
+    for (int i = first; i <= last; i++) {
+        run.isa = (kf_isa)i;
+        status = verify_isa(&run);
+        if (status > 0) return status;
+    }
+    kft_progress(NULL);
+    for (size_t r = 0; r < sizeof run.not_run / sizeof *run.not_run && run.not_run[r].reason; r++) {
+        printf("not run: %lld cases (%s)\n", (long long)run.not_run[r].count, run.not_run[r].reason);
+    }
+    printf("verify: %lld cases, %lld failed\n", (long long)run.cases, (long long)run.failed);
+    return run.cases > 0 && run.failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The cases of the linear layer: every weight type, as it is and packed, exact and with 8-bit activations, with tails in every
+// dimension. Rules: |y - oracle| within half an ulp and 2 sqrt(K) 2^-24 of the sum of |x w| (what sums in fp32 lose; the oracle quantises
+// x where the kernel does), the relative norm, and a row of y alone has the bits that it has among others.
+#include "verify.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
+
+typedef struct linear_case {
+    int type; // index into VERIFY_WEIGHTS
+    int64_t T, N, K;
+    const char *x, *y, *bias; // bias: NULL: none
+    bool packed, int8;
+    int64_t row_gap;
+    verify_layout layout;
+    void (*edit)(kf_tensor *x);
+    bool full_only;
+} linear_case;
+
+// K roundings at the size of the largest partial sum wander by sqrt(K) of them; twice that.
+static double sum_share(int64_t K) { return fmax(8, 2 * sqrt((double)K)) * 0x1p-24; }
+
+typedef struct linear_oracle {
+    const kf_linear_args *args;
+    double *y, *size;
+} linear_oracle;
+
+static bool oracle_rows(void *argument, int64_t first, int64_t count) {
+    const linear_oracle *w = argument;
+    const int64_t N = w->args->weight->rows;
+    for (int64_t t = first; t < first + count; t++) {
+        if (!ref_linear_row(w->args, t, w->y + t * N, w->size + t * N)) return false;
+    }
+    return true;
+}
+
+// Packs `weight` into the pool; fails where the packed form is larger than promised or something past its end was written.
+static bool pack(verify_run *run, const kf_weight *weight, kf_weight *packed) {
+    verify_pool *pool = &run->pool;
+    size_t bytes = 0;
+    const char *what = "";
+    const kf_context *context = run->context[0];
+    if (kf_pack_weight_size(context, weight, &bytes) != KF_OK)
+        return verify_fail(run, "kf_pack_weight_size: %s", kf_last_error());
+    if ((double)bytes > 1.1 * (double)weight->bytes + 4096) {
+        return verify_fail(run, "the packed form has %zu bytes, the source %zu", bytes, weight->bytes);
+    }
+    unsigned char *data =
+        verify_bytes(pool, "packed weight", (bytes + 63) / 64 * 64); // so that it is aligned to 64 at either end
+    if (!data) return false;
+    verify_buffer *buffer = &pool->buffer[pool->count - 1];
+    buffer->role = VERIFY_OUTPUT;
+    verify_pool_snapshot(pool);
+    if (kf_pack_weight(context, weight, data, bytes, packed) != KF_OK)
+        return verify_fail(run, "kf_pack_weight: %s", kf_last_error());
+    const verify_buffer *damaged = verify_pool_damage(pool, &what);
+    if (damaged) return verify_fail(run, "kf_pack_weight changed the %s of %s", what, damaged->name);
+    buffer->role = VERIFY_INPUT;
+    return true;
+}
+
+// Row t alone must have the bits that it has among all rows.
+static bool check_row_alone(verify_run *run, const kf_linear_args *args, int64_t t) {
+    const int64_t N = args->weight->rows, one[2] = {1, args->x->shape[1]}, out[2] = {1, N}, at[2] = {t, 0};
+    const size_t bytes = (size_t)(N * ref_dtype_bytes(args->y->dtype));
+    void *alone = malloc(bytes + 1);
+    if (!alone) return false;
+    kf_tensor x = *args->x, y = kf_tensor_cpu(alone, args->y->dtype, 2, out);
+    x.data = ref_address(args->x, at), x.byte_offset = 0, x.shape = one;
+    kf_linear_args row = *args;
+    row.x = &x, row.y = &y;
+    bool good = kf_linear(run->context[0], &row) == KF_OK;
+    if (!good)
+        verify_fail(run, "row %lld alone: %s", (long long)t, kf_last_error());
+    else if (memcmp(alone, ref_address(args->y, at), bytes) != 0) {
+        good = verify_fail(run, "row %lld of y has other bits alone than among %lld rows", (long long)t,
+                           (long long)args->x->shape[0]);
+    }
+    free(alone);
+    return good;
+}
+
+static bool check_linear(verify_run *run, const void *pointer) {
+    const linear_case *row = pointer;
+    verify_pool *pool = &run->pool;
+    if (row->full_only && run->quick) return verify_skip(run, "large shapes, left out by --quick");
+    const int64_t x_shape[2] = {row->T, row->K}, y_shape[2] = {row->T, row->N};
+    kf_weight weight, packed;
+    if (!verify_weight(pool, &VERIFY_WEIGHTS[row->type], row->N, row->K, row->row_gap, &weight)) return false;
+    if (row->packed && !pack(run, &weight, &packed)) return false;
+    kf_linear_args args;
+    kf_linear_args_init(&args);
+    kf_tensor *x = verify_tensor(pool, "x", VERIFY_INPUT, verify_dtype(row->x), row->layout, 2, x_shape), *bias = NULL;
+    kf_tensor *y = verify_tensor(pool, "y", VERIFY_OUTPUT, verify_dtype(row->y), row->layout, 2, y_shape);
+    if (row->bias)
+        bias = verify_tensor(pool, "bias", VERIFY_INPUT, verify_dtype(row->bias), VERIFY_COMPACT, 1, y_shape + 1);
+    if (pool->exhausted) return false;
+    verify_fill_normal(pool, x, 1);
+    verify_fill_normal(pool, bias, 1);
+    if (row->edit) row->edit(x);
+    args.x = x, args.weight = &weight, args.bias = bias, args.y = y;
+    args.activations = row->int8 ? KF_ACTIVATIONS_INT8 : KF_ACTIVATIONS_EXACT;
+
+    linear_oracle w = {&args, verify_doubles(run, row->T * row->N), verify_doubles(run, row->T * row->N)};
+    bool good = w.y && w.size && verify_parallel(run->threads, row->T, oracle_rows, &w);
+    if (row->packed) args.weight = &packed;
+    const verify_bound bound = {.rule = "fp32 sums and one rounding",
+                                .ulps = 0.5001,
+                                .size = w.size,
+                                .share = sum_share(row->K),
+                                .absolute = 1e-37};
+    good = good && verify_execute(run, &args.head) && verify_elements(run, "y", y, NULL, row->T, w.y, &bound) &&
+           verify_norm(run, "y", y, NULL, row->T, w.y, verify_norm_bound(y->dtype));
+    for (int64_t t = 0; good && row->T > 1 && t < row->T; t += row->T / 3 + 1) good = check_row_alone(run, &args, t);
+    free(w.y);
+    free(w.size);
+    return good;
+}
+
+// ----------------------------------------------------------------------------------------------------- hostile inputs
+
+static void nan_row(kf_tensor *x) { verify_set(x, (const int64_t[]){1, x->shape[1] / 2}, NAN); }
+static void zero_row(kf_tensor *x) { verify_set_row(x, 1, 0); }
+static void one_outlier(kf_tensor *x) { verify_set(x, (const int64_t[]){1, x->shape[1] / 3}, 3000); }
+static void tiny(kf_tensor *x) {
+    for (int64_t c = 0; c < x->shape[1]; c++) verify_set(x, (const int64_t[]){1, c}, c % 3 ? 1e-4 : -2e-4);
+}
+// Multiples of half a step: quotients that lie on ties.
+static void ties(kf_tensor *x) {
+    for (int64_t c = 0; c < x->shape[1]; c++)
+        verify_set(x, (const int64_t[]){1, c}, c % 32 ? ((double)(c % 32) - 15.5) : 127);
+}
+
+static const struct hostile {
+    const char *name;
+    void (*edit)(kf_tensor *x);
+} HOSTILE[] = {
+    {"nan-row", nan_row}, {"zero-row", zero_row}, {"one-outlier", one_outlier}, {"tiny", tiny}, {"ties", ties}};
+
+static const char *const DTYPES[] = {"fp32", "fp16", "bf16"};
+static const int64_t TOKENS[] = {1, 2, 3, 4, 5, 8, 17, 40};
+static const int64_t OUTPUTS[] = {64, 1, 33, 16, 7, 100, 48, 31, 130};
+static const int64_t BLOCKS[] = {1, 18, 3, 8, 2, 5}; // of 32 columns; for blocks of 256 a third of it
+
+static int64_t columns(const verify_weight_type *type, int n) {
+    const int64_t blocks = BLOCKS[n % COUNT(BLOCKS)];
+    return type->values == 256 ? 256 * (1 + blocks / 4) : type->values == 32 ? 32 * blocks : 32 * blocks - n % 32;
+}
+
+static void type_cases(verify_run *run, int type) {
+    const verify_weight_type *weight = &VERIFY_WEIGHTS[type];
+    for (int form = 0, n = type; form < 4; form++) {
+        if (weight->values == 1 && form >= 2) continue; // dense weights know no 8-bit activations
+        for (int t = 0; t < COUNT(TOKENS); t++, n++) {
+            linear_case row = {.type = type, .T = TOKENS[t], .N = OUTPUTS[n % COUNT(OUTPUTS)], .K = columns(weight, n)};
+            row.packed = form & 1, row.int8 = form & 2;
+            row.x = DTYPES[n % 3], row.y = DTYPES[n / 3 % 3], row.bias = n % 2 ? NULL : DTYPES[n / 2 % 3];
+            row.row_gap = n % 4 == 3 ? 16 : 0, row.layout = n % 5 == 4 ? VERIFY_GAPS : VERIFY_COMPACT;
+            verify_case(run, check_linear, &row, "linear/%s/%s-%s/%lldx%lldx%lld", weight->name,
+                        row.packed ? "packed" : "plain", row.int8 ? "int8" : "exact", (long long)row.T,
+                        (long long)row.N, (long long)row.K);
+        }
+        for (int h = 0; h < COUNT(HOSTILE); h++) {
+            linear_case row = {
+                .type = type, .T = 3, .N = 20, .K = 256, .x = DTYPES[h % 3], .y = "fp32", .edit = HOSTILE[h].edit};
+            row.packed = form & 1, row.int8 = form & 2;
+            verify_case(run, check_linear, &row, "linear/%s/%s-%s/%s", weight->name, row.packed ? "packed" : "plain",
+                        row.int8 ? "int8" : "exact", HOSTILE[h].name);
+        }
+    }
+    linear_case row = {.type = type, .T = 0, .N = 20, .K = 256, .x = "fp32", .y = "fp32"};
+    verify_case(run, check_linear, &row, "linear/%s/no-rows", weight->name);
+    row.T = 3, row.N = 0;
+    verify_case(run, check_linear, &row, "linear/%s/no-outputs", weight->name);
+    row.T = 2, row.N = 576, row.K = 1536, row.packed = true;
+    verify_case(run, check_linear, &row, "linear/%s/smollm2-down", weight->name);
+    row.full_only = true, row.T = 130, row.N = 3072;
+    verify_case(run, check_linear, &row, "linear/%s/prefill", weight->name);
+}
+
+void verify_linear(verify_run *run) {
+    for (int type = 0; type < VERIFY_WEIGHT_TYPES; type++) type_cases(run, type);
+    for (int64_t n = 0; n < run->random; n++) {
+        uint64_t state = run->seed * 1000121 + (uint64_t)n;
+        linear_case row = {.type = (int)(verify_random(&state) % VERIFY_WEIGHT_TYPES),
+                           .T = verify_random_between(&state, 1, 50)};
+        row.N = verify_random_between(&state, 1, 150),
+        row.K = columns(&VERIFY_WEIGHTS[row.type], (int)(verify_random(&state) % 64));
+        row.x = DTYPES[verify_random(&state) % 3], row.y = DTYPES[verify_random(&state) % 3];
+        row.bias = verify_random(&state) & 1 ? DTYPES[verify_random(&state) % 3] : NULL;
+        row.packed = verify_random(&state) & 1, row.int8 = verify_random(&state) & 1;
+        row.layout = verify_random(&state) & 1 ? VERIFY_SHUFFLED : VERIFY_COMPACT;
+        verify_case(run, check_linear, &row, "linear/random/%lld", (long long)n);
+    }
+}

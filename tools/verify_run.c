@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How `keyfold verify` calls an operation and judges its outputs (verify.h). Every operation can be used in four ways, which must give
+// the same bits: one call; planned and run; its work items by the caller's own threads and in the caller's own order; in a sequence.
+#include "verify.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool verify_fail(verify_run *run, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    if (!run->failure[0]) vsnprintf(run->failure, sizeof run->failure, format, values);
+    va_end(values);
+    return false;
+}
+
+bool verify_skip(verify_run *run, const char *reason) {
+    run->skipped = reason;
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------- calling
+
+kf_status verify_call(const kf_context *context, const kf_args *args) {
+    switch (args->kind) {
+    case KF_OP_SOFTMAX: return kf_softmax(context, (const kf_softmax_args *)args);
+    case KF_OP_ATTENTION: return kf_attention(context, (const kf_attention_args *)args);
+    case KF_OP_MERGE_STATES: return kf_merge_states(context, (const kf_merge_states_args *)args);
+    case KF_OP_RMSNORM: return kf_rmsnorm(context, (const kf_rmsnorm_args *)args);
+    case KF_OP_SWIGLU: return kf_swiglu(context, (const kf_swiglu_args *)args);
+    case KF_OP_ROPE: return kf_rope(context, (const kf_rope_args *)args);
+    case KF_OP_KV_APPEND: return kf_kv_append(context, (const kf_kv_append_args *)args);
+    case KF_OP_EMBEDDING: return kf_embedding(context, (const kf_embedding_args *)args);
+    case KF_OP_LINEAR: return kf_linear(context, (const kf_linear_args *)args);
+    default: return KF_INVALID_ARGUMENT;
+    }
+}
+
+// A workspace of exactly `bytes` at an odd address, full of 0xFF (NaN), with a guard zone after it.
+enum { WORKSPACE_GUARD = 256, WORKSPACE_SKEW = 3 };
+
+static unsigned char *workspace_open(size_t bytes) {
+    unsigned char *memory = malloc(bytes + WORKSPACE_GUARD + WORKSPACE_SKEW);
+    if (memory) memset(memory, 0xFF, bytes + WORKSPACE_GUARD + WORKSPACE_SKEW);
+    return memory;
+}
+
+static bool workspace_intact(const unsigned char *memory, size_t bytes) {
+    for (size_t i = 0; i < WORKSPACE_GUARD; i++) {
+        if (memory[WORKSPACE_SKEW + bytes + i] != 0xFF) return false;
+    }
+    return memory[0] == 0xFF && memory[1] == 0xFF && memory[2] == 0xFF;
+}
+
+// All items of all phases, in chunks of uneven size from the last to the first, by workers in turn.
+static kf_status run_items(verify_run *run, const kf_context *context, kf_op *op, void *workspace, size_t bytes) {
+    kf_context_info info = {.size = sizeof info};
+    int32_t phases = 0;
+    kf_status status = kf_context_get_info(context, &info);
+    if (status == KF_OK) status = kf_op_phase_count(op, &phases);
+    if (status == KF_OK) status = kf_op_prepare(op, workspace, bytes);
+    for (int32_t phase = 0, worker = 0; status == KF_OK && phase < phases; phase++) {
+        int64_t end = 0;
+        status = kf_op_item_count(op, phase, &end);
+        while (status == KF_OK && end > 0) {
+            int64_t count = verify_random_between(&run->pool.random, 1, 5);
+            count = count < end ? count : end;
+            end -= count;
+            status = kf_op_run_items(op, workspace, bytes, worker, phase, end, count);
+            worker = (worker + 1) % info.threads;
+        }
+    }
+    return status;
+}
+
+static kf_status run_sequence(const kf_context *context, kf_op *op, bool *intact) {
+    kf_sequence *sequence = NULL;
+    size_t bytes = 0;
+    kf_status status = kf_sequence_create(context, &sequence);
+    if (status == KF_OK) status = kf_sequence_add(sequence, op);
+    if (status == KF_OK) status = kf_sequence_workspace_size(sequence, &bytes);
+    unsigned char *workspace = workspace_open(bytes);
+    if (status == KF_OK && !workspace) status = KF_OUT_OF_MEMORY;
+    if (status == KF_OK) status = kf_sequence_run(sequence, workspace + WORKSPACE_SKEW, bytes);
+    if (status == KF_OK) *intact = workspace_intact(workspace, bytes);
+    free(workspace);
+    kf_sequence_destroy(sequence);
+    return status;
+}
+
+enum way { ONE_CALL, PLANNED, OWN_ORDER, IN_SEQUENCE };
+static const char *const WAY_NAMES[] = {"one call", "kf_op_run", "kf_op_run_items", "kf_sequence_run"};
+
+static kf_status run_way(verify_run *run, const kf_context *context, const kf_args *args, enum way way, bool *intact) {
+    kf_op *op = NULL;
+    size_t bytes = 0;
+    *intact = true;
+    if (way == ONE_CALL) return verify_call(context, args);
+    kf_status status = kf_op_create(context, args, &op);
+    if (status != KF_OK) return status;
+    if (way == IN_SEQUENCE) {
+        status = run_sequence(context, op, intact);
+    } else {
+        status = kf_op_workspace_size(op, &bytes);
+        unsigned char *workspace = workspace_open(bytes);
+        if (status == KF_OK && !workspace) status = KF_OUT_OF_MEMORY;
+        if (status == KF_OK && way == PLANNED) status = kf_op_run(op, workspace + WORKSPACE_SKEW, bytes);
+        if (status == KF_OK && way == OWN_ORDER)
+            status = run_items(run, context, op, workspace + WORKSPACE_SKEW, bytes);
+        if (status == KF_OK) *intact = workspace_intact(workspace, bytes);
+        free(workspace);
+    }
+    kf_op_destroy(op);
+    return status;
+}
+
+static bool run_checked(verify_run *run, const kf_context *context, const kf_args *args, enum way way) {
+    const char *what = "";
+    bool intact = true;
+    const kf_status status = run_way(run, context, args, way, &intact);
+    if (status != KF_OK)
+        return verify_fail(run, "%s: %s: %s", WAY_NAMES[way], kf_status_string(status), kf_last_error());
+    if (!intact) return verify_fail(run, "%s wrote past the workspace that it asked for", WAY_NAMES[way]);
+    const verify_buffer *damaged = verify_pool_damage(&run->pool, &what);
+    if (damaged) return verify_fail(run, "%s changed the %s of %s", WAY_NAMES[way], what, damaged->name);
+    return true;
+}
+
+bool verify_execute_once(verify_run *run, kf_context *context, const kf_args *args) {
+    verify_pool_snapshot(&run->pool);
+    return run_checked(run, context, args, ONE_CALL);
+}
+
+bool verify_execute(verify_run *run, const kf_args *args) {
+    static const struct {
+        int threads;
+        enum way way;
+    } again[] = {{1, PLANNED}, {2, OWN_ORDER}, {3, IN_SEQUENCE}};
+    if (!verify_execute_once(run, run->context[0], args)) return false;
+    verify_pool_keep_first(&run->pool);
+    for (size_t a = 0; a < sizeof again / sizeof *again; a++) {
+        verify_pool_restore(&run->pool);
+        if (!run_checked(run, run->context[again[a].threads], args, again[a].way)) return false;
+        const verify_buffer *differs = verify_pool_differs(&run->pool);
+        if (differs) {
+            return verify_fail(run, "%s has other bits by %s with %d threads than by one call with %d", differs->name,
+                               WAY_NAMES[again[a].way], again[a].threads, run->threads);
+        }
+    }
+    return true;
+}
+
+bool verify_refused(verify_run *run, const kf_args *args, kf_status wanted) {
+    verify_pool_snapshot(&run->pool);
+    const kf_status status = verify_call(run->context[0], args);
+    if (status != wanted) {
+        return verify_fail(run, "must be refused with %s, gave %s", kf_status_string(wanted), kf_status_string(status));
+    }
+    if (!kf_last_error()[0]) return verify_fail(run, "was refused without a sentence");
+    const verify_buffer *changed = verify_pool_changed(&run->pool);
+    return changed ? verify_fail(run, "was refused, but %s changed", changed->name) : true;
+}
+
+// ----------------------------------------------------------------------------------------------------------- threads
+
+typedef struct range {
+    bool (*work)(void *argument, int64_t first, int64_t count);
+    void *argument;
+    int64_t first, count;
+    bool done;
+} range;
+
+static void *run_range(void *pointer) {
+    range *r = pointer;
+    r->done = r->count == 0 || r->work(r->argument, r->first, r->count);
+    return NULL;
+}
+
+enum { MAX_ORACLE_THREADS = 64 };
+
+bool verify_parallel(int threads, int64_t count, bool (*work)(void *argument, int64_t first, int64_t count),
+                     void *argument) {
+    range ranges[MAX_ORACLE_THREADS] = {{0}};
+    pthread_t ids[MAX_ORACLE_THREADS];
+    bool made[MAX_ORACLE_THREADS] = {false}, done = true;
+    threads = threads > MAX_ORACLE_THREADS ? MAX_ORACLE_THREADS : threads;
+    for (int t = 0; t < threads; t++) {
+        const int64_t first = count * t / threads, end = count * (t + 1) / threads;
+        ranges[t] = (range){work, argument, first, end - first, false};
+        made[t] = t > 0 && pthread_create(&ids[t], NULL, run_range, &ranges[t]) == 0;
+        if (t > 0 && !made[t]) run_range(&ranges[t]);
+    }
+    run_range(&ranges[0]);
+    for (int t = 0; t < threads; t++) {
+        if (made[t]) pthread_join(ids[t], NULL);
+        done = done && ranges[t].done;
+    }
+    return done;
+}
+
+// ------------------------------------------------------------------------------------------------------------- rules
+
+// "o[0, 1, 5, 33]"
+static const char *element_name(const char *name, const kf_tensor *tensor, int64_t flat, char *text, size_t bytes) {
+    int64_t index[KF_MAX_NDIM] = {0};
+    int length = snprintf(text, bytes, "%s[", name);
+    ref_unravel(tensor, flat, index);
+    for (int a = 0; a < tensor->ndim && length < (int)bytes; a++) {
+        length += snprintf(text + length, bytes - (size_t)length, a ? ", %lld" : "%lld", (long long)index[a]);
+    }
+    if (length < (int)bytes) snprintf(text + length, bytes - (size_t)length, "]");
+    return text;
+}
+
+// How far out of its bound an element is: <= 1 passes.
+static double badness(double got, double want, double bound) {
+    if (isnan(want)) return isnan(got) ? 0 : (double)INFINITY;
+    if (isnan(got)) return (double)INFINITY;
+    if (isinf(want) || isinf(got)) return got == want ? 0 : (double)INFINITY;
+    const double error = fabs(got - want);
+    return error == 0 ? 0 : error / bound;
+}
+
+// What is past the dtype's largest number is stored as infinity; the rest is held as it is.
+static double stored(kf_dtype dtype, double want) {
+    return isinf(ref_round(dtype, want)) ? ref_round(dtype, want) : want;
+}
+
+bool verify_elements(verify_run *run, const char *name, const kf_tensor *got, const int64_t *rows, int64_t count,
+                     const double *want, const verify_bound *bound) {
+    const int64_t n = got->ndim ? got->shape[got->ndim - 1] : 1;
+    double *row = malloc((size_t)(n + 1) * sizeof(double)), worst = 1, worst_got = 0, worst_want = 0, worst_bound = 0;
+    int64_t worst_at = -1;
+    char text[128];
+    const int64_t unwritten = verify_unwritten(got);
+    if (!row) return verify_fail(run, "not enough memory to compare");
+    if (unwritten >= 0) {
+        free(row);
+        return verify_fail(run, "%s was not written", element_name(name, got, unwritten, text, sizeof text));
+    }
+    for (int64_t r = 0; n && r < count; r++) {
+        if (got->ndim)
+            ref_row(got, rows ? rows[r] : r, row);
+        else
+            row[0] = ref_at(got, NULL);
+        for (int64_t c = 0; c < n; c++) {
+            const double w = stored(got->dtype, want[r * n + c]);
+            double allowed = bound->absolute + bound->relative * fabs(w) + bound->ulps * ref_ulp(got->dtype, w);
+            if (bound->row) allowed += bound->row[r];
+            if (bound->size) allowed += bound->share * bound->size[r * n + c];
+            const double bad = badness(row[c], w, allowed);
+            if (bad <= worst) continue;
+            worst = bad, worst_at = (rows ? rows[r] : r) * n + c;
+            worst_got = row[c], worst_want = w, worst_bound = allowed;
+        }
+    }
+    free(row);
+    if (worst_at < 0) return true;
+    return verify_fail(run, "%s: got %.9g, want %.9g, error %.3g, bound %.3g (%s)",
+                       element_name(name, got, worst_at, text, sizeof text), worst_got, worst_want,
+                       fabs(worst_got - worst_want), worst_bound, bound->rule);
+}
+
+bool verify_norm(verify_run *run, const char *name, const kf_tensor *got, const int64_t *rows, int64_t count,
+                 const double *want, double bound) {
+    const int64_t n = got->ndim ? got->shape[got->ndim - 1] : 1;
+    double *row = malloc((size_t)(n + 1) * sizeof(double)), all_error = 0, all_want = 0;
+    const double smallest = ref_ulp(got->dtype, 0); // of subnormal numbers every element may be off by one
+    bool good = true;
+    if (!row) return verify_fail(run, "not enough memory to compare");
+    for (int64_t r = 0; n && good && r < count; r++) {
+        double error = 0, norm = 0;
+        if (got->ndim)
+            ref_row(got, rows ? rows[r] : r, row);
+        else
+            row[0] = ref_at(got, NULL);
+        for (int64_t c = 0; c < n; c++) {
+            const double w = stored(got->dtype, want[r * n + c]);
+            error += (row[c] - w) * (row[c] - w);
+            norm += w * w;
+        }
+        if (!isfinite(norm)) continue; // rows with NaN or infinity are held element by element
+        all_error += error, all_want += norm;
+        if (n >= 8 && sqrt(error) > 2 * bound * sqrt(norm) + smallest * sqrt((double)n)) {
+            good = verify_fail(run, "%s row %lld: relative L2 error %.3g, bound %.3g", name,
+                               (long long)(rows ? rows[r] : r), sqrt(error / norm), 2 * bound);
+        }
+    }
+    free(row);
+    if (good && sqrt(all_error) > bound * sqrt(all_want) + smallest * sqrt((double)(count * n))) {
+        return verify_fail(run, "%s: relative L2 error %.3g, bound %.3g", name, sqrt(all_error / all_want), bound);
+    }
+    return good;
+}
+
+double verify_norm_bound(kf_dtype dtype) {
+    const int precision = ref_precision(dtype);
+    return precision == 24 ? 1e-5 : precision == 11 ? 2e-3 : 1e-2;
+}
+
+bool verify_scalars(verify_run *run, const char *name, const kf_tensor *got, const int64_t *rows, int64_t count,
+                    const double *want, const verify_bound *bound) {
+    kf_tensor column = *got;
+    int64_t shape[KF_MAX_NDIM] = {0}, strides[KF_MAX_NDIM] = {0};
+    memcpy(shape, got->shape, (size_t)got->ndim * sizeof *shape);
+    memcpy(strides, got->strides, (size_t)got->ndim * sizeof *strides);
+    shape[got->ndim] = strides[got->ndim] = 1;
+    column.ndim++, column.shape = shape, column.strides = strides;
+    return verify_elements(run, name, &column, rows, count, want, bound);
+}
+
+bool verify_rounded_once(verify_run *run, const char *name, const kf_tensor *got, const double *want,
+                         const verify_bound *bound) {
+    const double seeds = ref_precision(got->dtype) == 8 ? 1e-2 : 1e-3;
+    const verify_bound tolerance = {.rule = "atol and rtol", .absolute = seeds, .relative = seeds};
+    const int64_t rows = ref_leading(got, 1);
+    return verify_elements(run, name, got, NULL, rows, want, bound) &&
+           verify_elements(run, name, got, NULL, rows, want, &tolerance) &&
+           verify_norm(run, name, got, NULL, rows, want,
+                       verify_norm_bound(bound->norm.bits ? bound->norm : got->dtype));
+}
+
+double *verify_doubles(verify_run *run, int64_t count) {
+    double *values = malloc((size_t)(count + 1) * sizeof(double));
+    if (!values) run->pool.exhausted = true;
+    return values;
+}
+
+// ------------------------------------------------------------------------------------------------------------ dtypes
+
+static const struct {
+    const char *name;
+    kf_dtype dtype;
+} DTYPES[] = {{"fp32", KF_FP32},   {"fp16", KF_FP16},   {"bf16", KF_BF16},
+              {"int32", KF_INT32}, {"int64", KF_INT64}, {"bool", KF_BOOL}};
+
+kf_dtype verify_dtype(const char *name) {
+    for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++) {
+        if (strcmp(name, DTYPES[d].name) == 0) return DTYPES[d].dtype;
+    }
+    return DTYPES[0].dtype;
+}
+
+const char *verify_dtype_name(kf_dtype dtype) {
+    for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++) {
+        if (ref_same_dtype(dtype, DTYPES[d].dtype)) return DTYPES[d].name;
+    }
+    return "unknown";
+}
