@@ -448,6 +448,14 @@ static void refuses_offsets(void **state) {
         expect_refused(&w, cases[i].says);
         gguf_free(&w);
     }
+    // Tensors over the same bytes: a small file that asks for much memory.
+    gguf_begin(&w);
+    gguf_tensor(&w, "first", KFM_F32, 1, (uint64_t[]){16}, 0);
+    gguf_tensor(&w, "second", KFM_F32, 1, (uint64_t[]){16}, 0);
+    gguf_end(&w);
+    gguf_put_int(&w, 0, 64);
+    expect_refused(&w, "tensor 'second' overlaps others");
+    gguf_free(&w);
     kfm_gguf *g;
     kfm_error error;
     write_tensor(&w, "t", KFM_F32, 1, (uint64_t[]){16});

@@ -13,7 +13,8 @@
 
 #include "bench.h"
 
-enum { MIN_RUNS = 9, MAX_RUNS = 201, MAX_SETS = 3, WARM_UP = 2 };
+// A row has at least MIN_RUNS runs, or FEW_RUNS where MIN_RUNS would take several times the budget.
+enum { FEW_RUNS = 3, MIN_RUNS = 9, PATIENCE = 5, MAX_RUNS = 201, MAX_SETS = 3, WARM_UP = 2 };
 // The sets together stay below this; a case whose set is larger than half of it has one.
 static const double SETS_BYTES = 3e9;
 
@@ -69,13 +70,15 @@ bool bench_rounds(kft_ceilings *ceilings, const bench_subject *subject, double b
     for (int i = 0; i < WARM_UP; i++) {
         if (!subject->run(subject->argument, i, &seconds)) return false;
     }
-    double begin = kft_seconds();
-    for (int i = 0; i < MAX_RUNS && (i < MIN_RUNS || kft_seconds() - begin < budget); i++) {
+    double begin = kft_seconds(), spent = 0;
+    for (int i = 0; i < MAX_RUNS; i++) {
+        if (spent > budget * (i < MIN_RUNS ? PATIENCE : 1) && i >= FEW_RUNS) break;
         for (int j = 0; j < 3; j++) {
             if (order[j] != KFT_CEILING_COUNT) push(&rate[order[j]], kft_ceiling_sample(ceilings, order[j]));
         }
         if (!subject->run(subject->argument, i, &seconds)) return false;
         push(&time, seconds);
+        spent = kft_seconds() - begin;
         kft_progress("%s %s: run %d, %.0f us", row->op, row->dtype, i + 1, seconds * 1e6);
     }
     kft_progress(NULL);

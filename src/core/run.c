@@ -52,7 +52,7 @@ kf_status kf_run_prepare(const char *what, kf_run *run, void *workspace, size_t 
 // Items are taken in chunks, so that many small ones cost few atomics and the last ones still spread: 8 chunks a
 // member.
 static void take_items(const kf_op *op, int32_t phase, kf_counter *next, const kf_worker *worker) {
-    int64_t items = op->plan.items[phase], chunk = items / ((int64_t)worker->count * 8);
+    int64_t items = op->plan.items[phase], chunk = items / ((int64_t)worker->count * 32);
     if (worker->count == 1) chunk = items;
     if (chunk < 1) chunk = 1;
     for (;;) {

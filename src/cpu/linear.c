@@ -102,11 +102,8 @@ static void split_row(const kf_op *op, char *shared, int64_t t, int64_t k0, int6
     const int64_t first = tile_of_row(heights_of(op), p->options.T, t, &height);
     kf_x_block *tile = (kf_x_block *)(shared + first * x_row_bytes(plan, p->options.K));
     const char *row = p->x.data + t * p->x.stride[0] * kf_type_size(p->x.type);
-    for (int64_t k = k0; k < k1; k += KF_BLOCK_SMALL) {
-        float values[KF_BLOCK_SMALL];
-        kernels->load(row + k * kf_type_size(p->x.type), p->x.type, KF_BLOCK_SMALL, values);
-        kernels->split(values, p->weight.type, plan->digits, &tile[k / KF_BLOCK_SMALL * height + (t - first)]);
-    }
+    kernels->split(row + k0 * kf_type_size(p->x.type), p->x.type, p->weight.type, plan->digits,
+                   (k1 - k0) / KF_BLOCK_SMALL, height, &tile[k0 / KF_BLOCK_SMALL * height + (t - first)]);
 }
 
 static void spread_row(const kf_op *op, char *shared, int64_t t, int64_t k0, int64_t k1) {

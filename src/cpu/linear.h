@@ -45,8 +45,8 @@ enum {
     KF_LINEAR_MAX_PANELS = 2
 };
 
-// 32 values of a row of x. start is what sums of digits begin with: minus the type's offset times the digits' sum, for the block's first
-// and second group of weights that share a scale (types with groups of 32 use the first only).
+// 32 values of a row of x. start is what the sums of digits begin with: -centre * sum X in digits, where the codes are multiplied as code -
+// centre; one for each of the block's two groups of weights that share a scale (types with groups of 32 use the first only).
 typedef struct kf_x_block {
     int8_t digit[KF_X_DIGITS][KF_BLOCK_SMALL];
     int32_t start[2][KF_X_DIGITS];
@@ -81,8 +81,9 @@ typedef struct kf_linear_kernels {
     void (*load)(const char *x, int32_t type, int64_t n, float *out);
     // out = y (+ bias), rounded once.
     void (*store)(const float *y, const float *bias, int64_t n, int32_t type, char *out);
-    // 32 values of x to the kf_x_block that weights of `type` are multiplied with.
-    void (*split)(const float *x, int32_t type, int32_t digits, kf_x_block *out);
+    // Blocks of 32 values of a row of x to what weights of `type` are multiplied with; out goes on in steps of `step`.
+    void (*split)(const char *x, int32_t x_type, int32_t type, int32_t digits, int64_t blocks, int64_t step,
+                  kf_x_block *out);
     void (*quant)(const kf_linear_tile *tile);
     void (*dense)(const kf_linear_tile *tile);
 } kf_linear_kernels;

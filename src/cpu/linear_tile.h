@@ -27,21 +27,27 @@ static void kf_linear_load(const char *x, int32_t type, int64_t n, float *out);
 #define KF_INLINE static inline __attribute__((always_inline))
 #define KF_UNROLL _Pragma("GCC unroll 16")
 
-enum { STRIPS = KF_PANEL_ROWS / KF_LANES, GROUPS = KF_BLOCK_SMALL / 4 };
+// Arrays of registers have fixed sizes, of which a tile uses R rows, D digits and S strips: a compiler keeps them in registers only so.
+enum {
+    STRIPS = KF_PANEL_ROWS / KF_LANES,
+    GROUPS = KF_BLOCK_SMALL / 4,
+    MAX_ROWS = KF_LINEAR_MAX_ROWS,
+    MAX_STRIPS = KF_LINEAR_MAX_PANELS * STRIPS
+};
 
 // ------------------------------------------------------------------------------------------------- codes and their scales
 
-// Bytes of a lane of the parts of a block of 32, for lanes `lane`, `lane` + 1, ...
+// Block `sub` of 32 values in a unit, for the lanes from `lane` on.
 typedef struct block_at {
-    const char *high, *low;
-    const char *unit;
+    const char *unit, *high, *low;
     int sub, lane;
 } block_at;
 
-KF_INLINE block_at block_of(const kf_unit *u, const char *unit, int sub, int lane) {
-    return (block_at){.high = unit + u->high + sub * u->high_step + 4 * lane,
-                      .low = unit + u->low + sub * u->low_step + 4 * lane,
-                      .unit = unit,
+KF_INLINE block_at block_of(const int type, const char *unit, int sub, int lane) {
+    const kf_unit u = kf_unit_of(type);
+    return (block_at){.unit = unit,
+                      .high = unit + u.high + sub * u.high_step + 4 * lane,
+                      .low = unit + u.low + sub * u.low_step + 4 * lane,
                       .sub = sub,
                       .lane = lane};
 }
@@ -49,35 +55,36 @@ KF_INLINE block_at block_of(const kf_unit *u, const char *unit, int sub, int lan
 KF_INLINE kf_int shifted(kf_int v, int left) { return left >= 0 ? kf_int_shl(v, left) : kf_int_shr(v, -left); }
 
 // Codes 4 g .. 4 g + 3 of each lane's row, a byte each.
-KF_INLINE kf_int codes_of(const int type, const block_at *at, const int g) {
+KF_INLINE kf_int codes_of(const int type, const block_at at, const int g) {
     const int bits = kf_block_code_bits(type), line = KF_PANEL_ROWS * 4;
-    if (bits == 8) return kf_int_load(at->low + g * line);
-    kf_int v = kf_int_load(at->low + g / 2 * line);
+    if (bits == 8) return kf_int_load(at.low + g * line);
+    kf_int v = kf_int_load(at.low + g / 2 * line);
     if (g % 2) v = kf_int_shr(v, 4);
     v = kf_int_and(v, kf_int_set1(0x0f0f0f0f));
     if (bits == 5) {
-        kf_int high = shifted(kf_int_load(at->high), 4 - g);
+        kf_int high = shifted(kf_int_load(at.high), 4 - g);
         v = kf_int_or(v, kf_int_and(high, kf_int_set1(0x10101010)));
     }
     if (bits == 6) {
-        kf_int high = shifted(kf_int_load(at->high + g / 4 * line), 4 - 2 * (g % 4));
+        kf_int high = shifted(kf_int_load(at.high + g / 4 * line), 4 - 2 * (g % 4));
         v = kf_int_or(v, kf_int_and(high, kf_int_set1(0x30303030)));
     }
     return v;
 }
 
 // value = d (code - offset) + m, for group `half` of a block of 32 (0 but in Q6_K).
-KF_INLINE void scales_of(const int type, const kf_unit *u, const block_at *at, const int half, kf_vec *d, kf_vec *m) {
-    *d = kf_vec_load_f16(at->unit + u->d + 2 * at->lane);
+KF_INLINE void scales_of(const int type, const block_at at, const int half, kf_vec *d, kf_vec *m) {
+    const kf_unit u = kf_unit_of(type);
+    *d = kf_vec_load_f16(at.unit + u.d + 2 * at.lane);
     *m = kf_vec_zero();
     if (type == KF_WEIGHT_Q6_K) {
-        *d = kf_vec_mul(*d, kf_vec_load_s8(at->unit + u->scale + (2 * at->sub + half) * KF_PANEL_ROWS + at->lane));
+        *d = kf_vec_mul(*d, kf_vec_load_s8(at.unit + u.scale + (2 * at.sub + half) * KF_PANEL_ROWS + at.lane));
     } else if (kf_block_is_k(type)) {
-        *d = kf_vec_mul(*d, kf_vec_load_u8(at->unit + u->scale + at->sub * KF_PANEL_ROWS + at->lane));
-        kf_vec minimum = kf_vec_load_u8(at->unit + u->minimum + at->sub * KF_PANEL_ROWS + at->lane);
-        *m = kf_vec_fnma(kf_vec_load_f16(at->unit + u->m + 2 * at->lane), minimum, *m);
+        *d = kf_vec_mul(*d, kf_vec_load_u8(at.unit + u.scale + at.sub * KF_PANEL_ROWS + at.lane));
+        kf_vec minimum = kf_vec_load_u8(at.unit + u.minimum + at.sub * KF_PANEL_ROWS + at.lane);
+        *m = kf_vec_fnma(kf_vec_load_f16(at.unit + u.m + 2 * at.lane), minimum, *m);
     } else if (kf_block_affine(type)) {
-        *m = kf_vec_load_f16(at->unit + u->m + 2 * at->lane);
+        *m = kf_vec_load_f16(at.unit + u.m + 2 * at.lane);
     }
 }
 
@@ -86,17 +93,21 @@ KF_INLINE int centre_of(const int type) {
     return kf_block_affine(type) ? 1 << (kf_block_code_bits(type) - 1) : kf_block_offset(type);
 }
 
-// --------------------------------------------------------------------------------------------------------------- wild blocks
+// ------------------------------------------------------------------------------------------------------- wild blocks
 
-// In fp32, in the order of k: acc += sum of value x[k].
-static __attribute__((noinline)) void wild_block(const int type, const kf_unit *u, const block_at *at, const float *x,
-                                                 float *acc) {
+// In fp32, in the order of k: acc += sum of value x[k], for block `block` of the tile's row r.
+static __attribute__((noinline)) void wild_block(const int type, const char *unit, int sub, int lane,
+                                                 const kf_linear_tile *tile, int r, int64_t block, float *acc) {
+    const block_at at = block_of(type, unit, sub, lane);
     const int halves = KF_BLOCK_SMALL / kf_block_group(type);
     const kf_vec offset = kf_vec_set1((float)kf_block_offset(type));
     kf_vec sum = kf_vec_zero(), d, m;
+    float x[KF_BLOCK_SMALL];
+    kf_linear_load(tile->raw + r * tile->raw_stride + block * KF_BLOCK_SMALL * kf_type_size(tile->raw_type),
+                   tile->raw_type, KF_BLOCK_SMALL, x);
     for (int g = 0; g < GROUPS; g++) {
         const kf_int codes = codes_of(type, at, g);
-        scales_of(type, u, at, g * halves / GROUPS, &d, &m);
+        scales_of(type, at, g * halves / GROUPS, &d, &m);
         for (int i = 0; i < 4; i++) {
             kf_vec code = kf_int_to_vec(kf_int_and(kf_int_shr(codes, 8 * i), kf_int_set1(255)));
             kf_vec value = kf_vec_add(kf_vec_mul(d, kf_vec_sub(code, offset)), m);
@@ -116,8 +127,8 @@ KF_INLINE kf_int digits_at(const kf_x_block *x, int i, int g) {
 
 // The sums over codes first .. first + count - 1 groups, of each digit.
 #ifndef KF_DOT_BY_PARTS
-KF_INLINE void dot_block(const int type, const int R, const int D, const block_at *at, const kf_x_block *x,
-                         const int first, const int count, kf_int sum[R][D]) {
+KF_INLINE void dot_block(const int type, const int R, const int D, const block_at at, const kf_x_block *x,
+                         const int first, const int count, kf_int (*sum)[KF_X_DIGITS]) {
     KF_UNROLL for (int g = first; g < first + count; g++) {
         const kf_int w = codes_of(type, at, g);
         KF_UNROLL for (int r = 0; r < R; r++) {
@@ -127,10 +138,10 @@ KF_INLINE void dot_block(const int type, const int R, const int D, const block_a
 }
 #else
 // Two products of a b-bit code and an int8 are at most 2^(b + 8), so 2^(7 - b) such sums fit int16. Codes of 8 bits are taken as two of 4.
-KF_INLINE void dot_nibbles(const int type, const int R, const int D, const block_at *at, const kf_x_block *x,
-                           const int first, const int count, const int shift, kf_int sum[R][D]) {
+KF_INLINE void dot_nibbles(const int type, const int R, const int D, const block_at at, const kf_x_block *x,
+                           const int first, const int count, const int shift, kf_int (*sum)[KF_X_DIGITS]) {
     const int bits = kf_block_code_bits(type) == 8 ? 4 : kf_block_code_bits(type), most = 1 << (7 - bits);
-    kf_int part[R][D];
+    kf_int part[MAX_ROWS][KF_X_DIGITS];
     KF_UNROLL for (int g = first; g < first + count; g++) {
         kf_int w = codes_of(type, at, g);
         if (kf_block_code_bits(type) == 8) w = kf_int_and(kf_int_shr(w, shift), kf_int_set1(0x0f0f0f0f));
@@ -145,10 +156,10 @@ KF_INLINE void dot_nibbles(const int type, const int R, const int D, const block
     }
 }
 
-KF_INLINE void dot_block(const int type, const int R, const int D, const block_at *at, const kf_x_block *x,
-                         const int first, const int count, kf_int sum[R][D]) {
+KF_INLINE void dot_block(const int type, const int R, const int D, const block_at at, const kf_x_block *x,
+                         const int first, const int count, kf_int (*sum)[KF_X_DIGITS]) {
     if (kf_block_code_bits(type) == 8) {
-        kf_int upper[R][D];
+        kf_int upper[MAX_ROWS][KF_X_DIGITS];
         for (int r = 0; r < R; r++)
             for (int i = 0; i < D; i++) upper[r][i] = kf_int_set1(0);
         dot_nibbles(type, R, D, at, x, first, count, 4, upper);
@@ -166,17 +177,17 @@ KF_INLINE kf_vec join_digits(const int D, const kf_int *sum) {
     return kf_vec_fma(upper, kf_vec_set1(256.0f), kf_int_to_vec(sum[2]));
 }
 
-KF_INLINE void quant_block(const int type, const int R, const int D, const kf_unit *u, const block_at *at,
-                           const kf_x_block *x, kf_vec acc[R]) {
+KF_INLINE void quant_block(const int type, const int R, const int D, const block_at at, const kf_x_block *x,
+                           kf_vec *acc) {
     const int halves = KF_BLOCK_SMALL / kf_block_group(type), count = GROUPS / halves;
     KF_UNROLL for (int half = 0; half < halves; half++) {
-        kf_int sum[R][D];
+        kf_int sum[MAX_ROWS][KF_X_DIGITS];
         kf_vec d, m;
         KF_UNROLL for (int r = 0; r < R; r++) {
             KF_UNROLL for (int i = 0; i < D; i++) sum[r][i] = kf_int_set1(x[r].start[half][i]);
         }
         dot_block(type, R, D, at, x, half * count, count, sum);
-        scales_of(type, u, at, half, &d, &m);
+        scales_of(type, at, half, &d, &m);
         if (kf_block_affine(type)) m = kf_vec_fma(kf_vec_set1((float)centre_of(type)), d, m);
         KF_UNROLL for (int r = 0; r < R; r++) {
             acc[r] = kf_vec_fma(d, kf_vec_mul(join_digits(D, sum[r]), kf_vec_set1(x[r].scale)), acc[r]);
@@ -191,15 +202,13 @@ KF_INLINE bool any_wild(const int R, const kf_x_block *x) {
     return bits >> 31;
 }
 
-KF_INLINE void wild_rows(const int type, const int R, const kf_unit *u, const block_at *at, const kf_linear_tile *tile,
-                         const kf_x_block *x, int64_t block, kf_vec acc[R]) {
-    for (int r = 0; r < R; r++) {
+KF_INLINE void wild_rows(const int type, const int R, const block_at at, const kf_linear_tile *tile,
+                         const kf_x_block *x, int64_t block, kf_vec *acc) {
+    KF_UNROLL for (int r = 0; r < R; r++) {
         if (!(x[r].scale < 0)) continue;
-        float given[KF_BLOCK_SMALL], sum[KF_LANES];
-        const char *raw = tile->raw + r * tile->raw_stride + block * KF_BLOCK_SMALL * kf_type_size(tile->raw_type);
-        kf_linear_load(raw, tile->raw_type, KF_BLOCK_SMALL, given);
+        float sum[KF_LANES];
         kf_vec_store_f32(sum, acc[r]);
-        wild_block(type, u, at, given, sum);
+        wild_block(type, at.unit, at.sub, at.lane, tile, r, block, sum);
         acc[r] = kf_vec_load_f32(sum);
     }
 }
@@ -210,17 +219,17 @@ KF_INLINE void quant_tile(const int type, const int R, const int D, const kf_lin
     for (int s = 0; s < tile->panels * STRIPS; s++) {
         const char *unit = tile->w + s / STRIPS * tile->panel_bytes;
         const kf_x_block *x = tile->x;
-        kf_vec acc[R];
-        for (int r = 0; r < R; r++) acc[r] = kf_vec_zero();
+        kf_vec acc[MAX_ROWS];
+        KF_UNROLL for (int r = 0; r < R; r++) acc[r] = kf_vec_zero();
         for (int64_t k = 0; k < tile->K; k += u.values, unit += u.bytes) {
             for (int sub = 0; sub < blocks; sub++, x += R) {
-                const block_at at = block_of(&u, unit, sub, s % STRIPS * KF_LANES);
-                quant_block(type, R, D, &u, &at, x, acc);
-                if (__builtin_expect(any_wild(R, x), 0))
-                    wild_rows(type, R, &u, &at, tile, x, k / KF_BLOCK_SMALL + sub, acc);
+                const block_at at = block_of(type, unit, sub, s % STRIPS * KF_LANES);
+                quant_block(type, R, D, at, x, acc);
+                if (__builtin_expect(any_wild(R, x), 0)) wild_rows(type, R, at, tile, x, k / KF_BLOCK_SMALL + sub, acc);
             }
         }
-        for (int r = 0; r < R; r++) kf_vec_store_f32(tile->y + r * tile->panels * KF_PANEL_ROWS + s * KF_LANES, acc[r]);
+        float *y = tile->y + s * KF_LANES;
+        KF_UNROLL for (int r = 0; r < R; r++) kf_vec_store_f32(y + r * tile->panels * KF_PANEL_ROWS, acc[r]);
     }
 }
 
@@ -251,8 +260,8 @@ KF_INLINE void quant_tile(const int type, const int R, const int D, const kf_lin
 
 // Adds the products of k .. k + step - 1 to sum; step is 2 where bf16 stands in pairs, else 1. w: strip s at w + s's offset.
 KF_INLINE void dense_step(const int type, const int R, const int S, const char *const *w, const float *x, int64_t k,
-                          kf_vec sum[R][S]) {
-    kf_vec even[S], odd[S];
+                          kf_vec (*sum)[MAX_STRIPS]) {
+    kf_vec even[MAX_STRIPS], odd[MAX_STRIPS];
     KF_UNROLL for (int s = 0; s < S; s++) {
         if (type == KF_WEIGHT_F32) even[s] = kf_vec_load_f32(w[s] + k * KF_PANEL_ROWS * 4);
         if (type == KF_WEIGHT_F16) even[s] = kf_vec_load_f16(w[s] + k * KF_PANEL_ROWS * 2);
@@ -275,14 +284,14 @@ KF_INLINE void dense_step(const int type, const int R, const int S, const char *
 
 // The odd last column of bf16 stands alone.
 KF_INLINE void dense_last(const int R, const int S, const char *const *last, const float *x, int64_t k,
-                          kf_vec sum[R][S]) {
+                          kf_vec (*sum)[MAX_STRIPS]) {
     for (int s = 0; s < S; s++) {
         const kf_vec w = kf_vec_load_bf16(last[s]);
         for (int r = 0; r < R; r++) sum[r][s] = kf_vec_fma(w, kf_vec_set1(x[k * R + r]), sum[r][s]);
     }
 }
 
-KF_INLINE void dense_add(const int R, const int S, bool first, kf_vec sum[R][S], float *y) {
+KF_INLINE void dense_add(const int R, const int S, bool first, kf_vec (*sum)[MAX_STRIPS], float *y) {
     KF_UNROLL for (int r = 0; r < R; r++) {
         KF_UNROLL for (int s = 0; s < S; s++) {
             float *to = y + (r * S + s) * KF_LANES;
@@ -293,7 +302,7 @@ KF_INLINE void dense_add(const int R, const int S, bool first, kf_vec sum[R][S],
 
 KF_INLINE void dense_tile(const int type, const int R, const int S, const kf_linear_tile *tile) {
     const int bytes = kf_block_bytes(type), step = type == KF_WEIGHT_BF16 ? 2 : 1;
-    const char *w[S], *last[S];
+    const char *w[MAX_STRIPS], *last[MAX_STRIPS];
     const int64_t K = tile->K, whole = K / step * step;
     for (int s = 0; s < S; s++) {
         const char *panel = tile->w + s / STRIPS * tile->panel_bytes;
@@ -303,7 +312,7 @@ KF_INLINE void dense_tile(const int type, const int R, const int S, const kf_lin
     }
     for (int64_t k0 = 0; k0 == 0 || k0 < K; k0 += KF_DENSE_CHUNK) {
         const int64_t end = k0 + KF_DENSE_CHUNK < whole ? k0 + KF_DENSE_CHUNK : whole;
-        kf_vec sum[R][S];
+        kf_vec sum[MAX_ROWS][MAX_STRIPS];
         KF_UNROLL for (int r = 0; r < R; r++) { KF_UNROLL for (int s = 0; s < S; s++) sum[r][s] = kf_vec_zero(); }
         for (int64_t k = k0; k < end; k += step) dense_step(type, R, S, w, tile->x, k, sum);
         if (whole < K && k0 + KF_DENSE_CHUNK >= K) dense_last(R, S, last, tile->x, whole, sum);
@@ -317,10 +326,10 @@ KF_INLINE void pairs_tile(const int R, const int S, const kf_linear_tile *tile) 
     const int32_t *x = tile->x;
     for (int64_t p0 = 0; p0 == 0 || p0 < (K + 1) / 2; p0 += chunk) {
         const int64_t end = p0 + chunk < pairs ? p0 + chunk : pairs;
-        kf_vec sum[R][S];
+        kf_vec sum[MAX_ROWS][MAX_STRIPS];
         KF_UNROLL for (int r = 0; r < R; r++) { KF_UNROLL for (int s = 0; s < S; s++) sum[r][s] = kf_vec_zero(); }
         for (int64_t p = p0; p < end; p++) {
-            kf_int w[S];
+            kf_int w[MAX_STRIPS];
             KF_UNROLL for (int s = 0; s < S; s++) w[s] = kf_int_load(tile->w + s * tile->panel_bytes + p * line);
             KF_UNROLL for (int r = 0; r < R; r++) {
                 const kf_int pair = kf_int_set1(x[p * R + r]);
@@ -388,10 +397,13 @@ static void kf_linear_store(const float *y, const float *bias, int64_t n, int32_
 
 enum { VECTORS = KF_BLOCK_SMALL / KF_LANES };
 
+KF_INLINE kf_vec magnitude_of(kf_vec x) { return kf_vec_max(x, kf_vec_sub(kf_vec_zero(), x)); }
+
+// The block's sum and largest of |x|; a NaN reaches the sum, if not the largest.
 KF_INLINE void sum_of_magnitudes(const kf_vec *x, float *sum, float *largest) {
-    kf_vec total = kf_vec_zero(), most = kf_vec_zero();
-    KF_UNROLL for (int v = 0; v < VECTORS; v++) {
-        const kf_vec magnitude = kf_vec_max(x[v], kf_vec_sub(kf_vec_zero(), x[v]));
+    kf_vec total = magnitude_of(x[0]), most = total;
+    KF_UNROLL for (int v = 1; v < VECTORS; v++) {
+        const kf_vec magnitude = magnitude_of(x[v]);
         total = kf_vec_add(total, magnitude);
         most = kf_vec_max(magnitude, most);
     }
@@ -399,92 +411,140 @@ KF_INLINE void sum_of_magnitudes(const kf_vec *x, float *sum, float *largest) {
     *largest = kf_vec_hmax(most);
 }
 
-// Digits, their sums (start, sum) of integers X.
-KF_INLINE void write_digits(const kf_int *X, const int D, int32_t type, kf_x_block *out) {
-    int32_t total[2][KF_X_DIGITS] = {{0}};
-    for (int half = 0; half < 2; half++) {
-        kf_int sums[KF_X_DIGITS];
-        for (int i = 0; i < D; i++) sums[i] = kf_int_set1(0);
-        for (int v = half * VECTORS / 2; v < (half + 1) * VECTORS / 2; v++) {
-            kf_int rest = X[v];
-            for (int i = D - 1; i >= 0; i--) {
-                const kf_int digit = kf_int_sar(kf_int_shl(rest, 24), 24);
-                kf_int_store_bytes(out->digit[i] + v * KF_LANES, digit);
-                sums[i] = kf_int_add(sums[i], digit);
-                rest = kf_int_sar(kf_int_sub(rest, digit), 8);
-            }
+KF_INLINE int32_t sum_of(const kf_int *X, const int first, const int count) {
+    kf_int total = X[first];
+    KF_UNROLL for (int v = first + 1; v < first + count; v++) total = kf_int_add(total, X[v]);
+    return kf_int_hsum(total);
+}
+
+// value in digits 65536, 256, 1: what the sums of D digits begin with.
+KF_INLINE void write_start(const int D, int64_t value, int32_t *start) {
+    start[0] = (int32_t)(D == 1 ? value : value >> 16);
+    start[1] = (int32_t)(value >> 8 & 255);
+    start[2] = (int32_t)(value & 255);
+}
+
+// The digits of integers X, from the last one up: X's low byte, taken as signed, leaves (X + 128) >> 8.
+KF_INLINE void write_block(const kf_int *X, const int D, const int group, int32_t centre, float scale,
+                           kf_x_block *out) {
+    KF_UNROLL for (int v = 0; v < VECTORS; v++) {
+        kf_int rest = X[v];
+        KF_UNROLL for (int i = D - 1; i >= 0; i--) {
+            kf_int_store_bytes(out->digit[i] + v * KF_LANES, rest);
+            if (i > 0) rest = kf_int_sar(kf_int_add(rest, kf_int_set1(128)), 8);
         }
-        for (int i = 0; i < D; i++) total[half][i] = kf_int_hsum(sums[i]);
     }
-    const int32_t centre = centre_of(type);
-    const bool halves = kf_block_group(type) < KF_BLOCK_SMALL;
-    int32_t sum = 0;
-    for (int i = 0; i < D; i++) {
-        sum = sum * 256 + total[0][i] + total[1][i];
-        out->start[0][i] = -centre * (halves ? total[0][i] : total[0][i] + total[1][i]);
-        out->start[1][i] = -centre * total[1][i];
+    int32_t sum;
+    if (group < KF_BLOCK_SMALL) {
+        const int32_t first = sum_of(X, 0, VECTORS / 2), second = sum_of(X, VECTORS / 2, VECTORS / 2);
+        write_start(D, -(int64_t)centre * first, out->start[0]);
+        write_start(D, -(int64_t)centre * second, out->start[1]);
+        sum = first + second;
+    } else {
+        sum = sum_of(X, 0, VECTORS);
+        write_start(D, -(int64_t)centre * sum, out->start[0]);
     }
-    out->sum = out->scale * (float)sum;
+    out->scale = scale;
+    out->sum = scale * (float)sum;
+}
+
+static void write_empty(float scale, float sum, kf_x_block *out) {
+    memset(out, 0, sizeof *out);
+    out->scale = scale;
+    out->sum = sum;
 }
 
 // Range in which neither scale nor d * scale * sum leaves fp32's normal numbers, whatever the fp16 d.
 #define KF_TAME_MIN 0x1p-60f
 #define KF_TAME_MAX 0x1p+60f
-// max|x| 2^-e below 2^(23) / KF_DIGIT_ROOM keeps |X| <= 127 (65536 + 256 + 1), the largest three balanced digits.
+// max|x| 2^-e below 2^23 / KF_DIGIT_ROOM keeps |X| <= 127 (65536 + 256 + 1), the largest three balanced digits.
 #define KF_DIGIT_ROOM 1.004f
 // A block is tame if rounding to X moves its values by less than this share of what they sum to without the largest: 2^-18 is reached at
 // about max|x| = 100 mean|x|; normal numbers have 2^-22.8.
 #define KF_TAME_ROUNDING 0x1p-18f
 
-KF_INLINE void split_exact(const kf_vec *x, int32_t type, kf_x_block *out) {
+KF_INLINE void split_exact(const kf_vec *x, const int group, int32_t centre, kf_x_block *out) {
     kf_int X[VECTORS];
     float magnitude, largest;
     sum_of_magnitudes(x, &magnitude, &largest);
-    memset(out, 0, sizeof *out);
-    if (magnitude == 0) return;
-    out->scale = -1;
-    if (!(magnitude < KF_TAME_MAX && largest > KF_TAME_MIN)) return;
+    if (!(magnitude < KF_TAME_MAX && largest > KF_TAME_MIN)) {
+        write_empty(magnitude == 0 ? 0.0f : -1.0f, 0, out);
+        return;
+    }
     // 2^(22 - e) and 2^(e - 22), e = floor(log2(largest * room)), from the exponent's bits.
     const uint32_t exponent = kf_bits_of_float(largest * KF_DIGIT_ROOM) >> 23;
     const float up = kf_float_of_bits((254 + 22 - exponent) << 23), scale = kf_float_of_bits((exponent - 22) << 23);
-    kf_vec lost = kf_vec_zero();
-    KF_UNROLL for (int v = 0; v < VECTORS; v++) {
-        X[v] = kf_vec_to_int(kf_vec_mul(x[v], kf_vec_set1(up)));
-        const kf_vec error = kf_vec_fnma(kf_int_to_vec(X[v]), kf_vec_set1(scale), x[v]);
-        lost = kf_vec_add(lost, kf_vec_max(error, kf_vec_sub(kf_vec_zero(), error)));
+    KF_UNROLL for (int v = 0; v < VECTORS; v++) X[v] = kf_vec_to_int(kf_vec_mul(x[v], kf_vec_set1(up)));
+    // All errors together are at most 16 scale: seldom need they be summed.
+    const float allowed = KF_TAME_ROUNDING * (magnitude - largest);
+    if (__builtin_expect(scale * (KF_BLOCK_SMALL / 2) > allowed, 0)) {
+        kf_vec lost = kf_vec_zero();
+        for (int v = 0; v < VECTORS; v++)
+            lost = kf_vec_add(lost, magnitude_of(kf_vec_fnma(kf_int_to_vec(X[v]), kf_vec_set1(scale), x[v])));
+        if (kf_vec_hsum(lost) > allowed) {
+            write_empty(-1, 0, out);
+            return;
+        }
     }
-    if (kf_vec_hsum(lost) > KF_TAME_ROUNDING * (magnitude - largest)) return;
-    out->scale = scale;
-    write_digits(X, KF_X_DIGITS, type, out);
+    write_block(X, KF_X_DIGITS, group, centre, scale, out);
 }
 
-KF_INLINE void split_int8(const kf_vec *x, int32_t type, kf_x_block *out) {
+KF_INLINE void split_int8(const kf_vec *x, const int group, int32_t centre, kf_x_block *out) {
     kf_int X[VECTORS];
     float magnitude, largest;
     sum_of_magnitudes(x, &magnitude, &largest);
-    memset(out, 0, sizeof *out);
-    if (magnitude != magnitude || largest > FLT_MAX) { // NaN or infinity: no scale holds them
-        out->scale = out->sum = kf_float_of_bits(0x7fc00000u);
+    const float scale = largest / 127.0f;
+    if (magnitude != magnitude || largest > FLT_MAX || scale == 0) { // no scale holds NaN and infinity
+        const float sum = scale == 0 && magnitude == magnitude ? 0.0f : kf_float_of_bits(0x7fc00000u);
+        write_empty(sum, sum, out);
         return;
     }
-    out->scale = largest / 127.0f;
-    if (out->scale == 0) return;
     const kf_vec limit = kf_vec_set1(127.0f); // the scale of a block of subnormals has few bits
     KF_UNROLL for (int v = 0; v < VECTORS; v++) {
-        kf_vec q = kf_vec_div(x[v], kf_vec_set1(out->scale));
+        kf_vec q = kf_vec_div(x[v], kf_vec_set1(scale));
         q = kf_vec_min(limit, kf_vec_max(kf_vec_sub(kf_vec_zero(), limit), q));
         X[v] = kf_vec_to_int(q);
     }
-    write_digits(X, 1, type, out);
+    write_block(X, 1, group, centre, scale, out);
 }
 
-static void kf_linear_split(const float *x, int32_t type, int32_t digits, kf_x_block *out) {
-    kf_vec v[VECTORS];
-    KF_UNROLL for (int i = 0; i < VECTORS; i++) v[i] = kf_vec_load_f32(x + i * KF_LANES);
-    if (digits == 1)
-        split_int8(v, type, out);
-    else
-        split_exact(v, type, out);
+KF_INLINE void split_row(const int x_type, const int D, const int group, int32_t centre, const char *x, int64_t blocks,
+                         int64_t step, kf_x_block *out) {
+    const int64_t size = kf_type_size(x_type);
+    for (int64_t b = 0; b < blocks; b++, x += KF_BLOCK_SMALL * size, out += step) {
+        kf_vec v[VECTORS];
+        KF_UNROLL for (int i = 0; i < VECTORS; i++) {
+            const char *from = x + i * KF_LANES * size;
+            v[i] = x_type == KF_TYPE_F32   ? kf_vec_load_f32(from)
+                   : x_type == KF_TYPE_F16 ? kf_vec_load_f16(from)
+                                           : kf_vec_load_bf16(from);
+        }
+        if (D == 1)
+            split_int8(v, group, centre, out);
+        else
+            split_exact(v, group, centre, out);
+    }
+}
+
+#define KF_SPLIT(x_type, group)                                                                                        \
+    do {                                                                                                               \
+        if (digits == 1)                                                                                               \
+            split_row(x_type, 1, group, centre_of(type), x, blocks, step, out);                                        \
+        else                                                                                                           \
+            split_row(x_type, KF_X_DIGITS, group, centre_of(type), x, blocks, step, out);                              \
+        return;                                                                                                        \
+    } while (0)
+
+static void kf_linear_split(const char *x, int32_t x_type, int32_t type, int32_t digits, int64_t blocks, int64_t step,
+                            kf_x_block *out) {
+    if (kf_block_group(type) < KF_BLOCK_SMALL) {
+        if (x_type == KF_TYPE_F32) KF_SPLIT(KF_TYPE_F32, KF_BLOCK_Q6_GROUP);
+        if (x_type == KF_TYPE_F16) KF_SPLIT(KF_TYPE_F16, KF_BLOCK_Q6_GROUP);
+        KF_SPLIT(KF_TYPE_BF16, KF_BLOCK_Q6_GROUP);
+    }
+    if (x_type == KF_TYPE_F32) KF_SPLIT(KF_TYPE_F32, KF_BLOCK_SMALL);
+    if (x_type == KF_TYPE_F16) KF_SPLIT(KF_TYPE_F16, KF_BLOCK_SMALL);
+    KF_SPLIT(KF_TYPE_BF16, KF_BLOCK_SMALL);
 }
 
 #endif

@@ -36,6 +36,12 @@ void *kfm_grow(void *memory, uint64_t count, size_t size) {
     return may_allocate(count, size) ? realloc(memory, (size_t)(count + 1) * size) : NULL;
 }
 
+void *kfm_alloc_aligned(size_t bytes, size_t alignment) {
+    size_t whole = bytes + (alignment - bytes % alignment) % alignment;
+    if (whole < bytes || !may_allocate(1, 1)) return NULL;
+    return aligned_alloc(alignment, whole == 0 ? alignment : whole);
+}
+
 void kfm_free(void *memory) { free(memory); }
 
 const char *kfm_printable(kfm_string name, char shown[KFM_NAME_SHOWN]) {

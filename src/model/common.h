@@ -41,6 +41,8 @@ void kfm_set_error(kfm_error *error, const char *format, ...) KFM_PRINTF(2, 3);
 void *kfm_alloc(uint64_t count, size_t size);
 // Grows what kfm_alloc gave (or NULL); the old block stays where NULL is returned.
 void *kfm_grow(void *memory, uint64_t count, size_t size);
+// Not zeroed, at a multiple of `alignment`, a power of two.
+void *kfm_alloc_aligned(size_t bytes, size_t alignment);
 void kfm_free(void *memory);
 // For tests: the n-th allocation of this thread from now on fails (n = 1: the next); 0: none. Returns how many were
 // left to go.

@@ -266,6 +266,7 @@ static bool sort_tensors(reader *r, kfm_gguf *g) {
 static bool place_tensors(reader *r, kfm_gguf *g, uint64_t alignment, const uint64_t *offsets) {
     char shown[KFM_NAME_SHOWN];
     uint64_t start = r->at + (alignment - r->at % alignment) % alignment; // at most the file's size + 2^20
+    uint64_t left = start < g->size ? g->size - start : 0;
     for (uint64_t i = 0; i < g->tensor_count; i++) {
         kfm_gguf_tensor *t = &g->tensors[i];
         const char *name = kfm_printable(t->name, shown);
@@ -277,6 +278,9 @@ static bool place_tensors(reader *r, kfm_gguf *g, uint64_t alignment, const uint
                             "truncated: the data of tensor '%s' is %" PRIu64 " bytes at %" PRIu64 " + %" PRIu64
                             ", and the file ends at %" PRIu64,
                             name, t->bytes, start, offsets[i], g->size);
+        if (t->bytes > left)
+            return kfm_fail(r->error, "tensor '%s' overlaps others: together they are larger than the file", name);
+        left -= t->bytes;
         t->data = g->bytes + start + offsets[i];
     }
     return true;
