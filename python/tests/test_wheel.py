@@ -35,7 +35,6 @@ def clean_environment():
 
 def wheel_command(folder):
     command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--quiet", "--wheel-dir", str(folder)]
-    command += ["--config-settings", "cmake.define.CMAKE_C_FLAGS_RELEASE=-O1"]  # the package is under test, not its speed
     try:
         import scikit_build_core  # noqa: F401
     except ImportError:

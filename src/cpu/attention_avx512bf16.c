@@ -272,36 +272,37 @@ INLINE void few_value_tile_bf16(const int rows, const int halves, const uint16_t
             kf_vec_store_f32(o + r * o_stride + i * 16, acc[r][i]);
 }
 
-INLINE void few_value_columns_bf16(const int halves, const uint16_t *p, int32_t rows, const char *v, int64_t stride,
-                                   int64_t n, int64_t width, const float *alpha, float *o, int64_t o_stride,
-                                   bool last) {
-    for (int32_t r = 0; r < rows; r += FEW_ROWS) {
-        const uint16_t *p_r = p + r * KF_SCORE_STRIDE;
-        const float *alpha_r = alpha + r;
-        float *o_r = o + r * o_stride;
-        switch (kf_min64(rows - r, FEW_ROWS)) {
-        case 1: few_value_tile_bf16(1, halves, p_r, v, stride, n, width, alpha_r, o_r, o_stride, last); break;
-        case 2: few_value_tile_bf16(2, halves, p_r, v, stride, n, width, alpha_r, o_r, o_stride, last); break;
-        case 3: few_value_tile_bf16(3, halves, p_r, v, stride, n, width, alpha_r, o_r, o_stride, last); break;
-        case 4: few_value_tile_bf16(4, halves, p_r, v, stride, n, width, alpha_r, o_r, o_stride, last); break;
-        }
+INLINE void few_value_rows_bf16(const int rows, const uint16_t *p, const char *v, int64_t stride, int64_t n, int64_t Dv,
+                                const float *alpha, float *o, int64_t o_stride) {
+    for (int64_t c = 0; c < Dv; c += 64) {
+        int64_t columns = kf_min64(Dv - c, 64);
+        bool last_vector = (columns + 15) / 16 % 2 == 0;
+        if (columns == 64)
+            few_value_tile_bf16(rows, 2, p, v + 2 * c, stride, n, 32, alpha, o + c, o_stride, true);
+        else if (columns > 32)
+            few_value_tile_bf16(rows, 2, p, v + 2 * c, stride, n, columns - 32, alpha, o + c, o_stride, last_vector);
+        else
+            few_value_tile_bf16(rows, 1, p, v + 2 * c, stride, n, columns, alpha, o + c, o_stride, last_vector);
     }
 }
 
 static void few_values_dot(const void *p, int32_t rows, const char *v, int64_t stride, int64_t n, int64_t Dv,
                            const float *alpha, float *o) {
     int64_t o_stride = kf_padded(Dv, 16);
-    for (int64_t c = 0; c < Dv; c += 64) {
-        int64_t columns = kf_min64(Dv - c, 64);
-        bool last = (columns + 15) / 16 % 2 == 0;
-        const char *v_c = v + 2 * c;
-        if (columns == 64)
-            few_value_columns_bf16(2, p, rows, v_c, stride, n, 32, alpha, o + c, o_stride, true);
-        else if (columns > 32)
-            few_value_columns_bf16(2, p, rows, v_c, stride, n, columns - 32, alpha, o + c, o_stride, last);
-        else
-            few_value_columns_bf16(1, p, rows, v_c, stride, n, columns, alpha, o + c, o_stride, last);
-    }
+    for (int64_t j = 0; j < n; j += FEW_KEYS)
+        for (int32_t r = 0; r < rows; r += FEW_ROWS) {
+            const uint16_t *p_r = (const uint16_t *)p + r * KF_SCORE_STRIDE + j;
+            const float *alpha_r = j == 0 ? alpha + r : few_ones;
+            const char *v_j = v + j * stride;
+            float *o_r = o + r * o_stride;
+            int64_t keys = kf_min64(n - j, FEW_KEYS);
+            switch (kf_min64(rows - r, FEW_ROWS)) {
+            case 1: few_value_rows_bf16(1, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
+            case 2: few_value_rows_bf16(2, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
+            case 3: few_value_rows_bf16(3, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
+            case 4: few_value_rows_bf16(4, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
+            }
+        }
 }
 
 static const kf_few_kernels few_dot = {2, few_scores_dot, few_values_dot, softmax_bf16};

@@ -389,41 +389,52 @@ INLINE void few_value_tile(const int rows, const int vecs, const int32_t type, c
         kf_vec_store_f32(o + r * o_stride + i * KF_LANES, acc[r][i]);
 }
 
-// All keys for one set of columns after the other: sums stay in registers, and each cache line is read once.
-INLINE void few_value_columns(const int vecs, const int32_t type, const float *p, int32_t rows, const char *v,
-                              int64_t stride, int64_t n, int width, const float *alpha, float *o, int64_t o_stride) {
-    for (int32_t r = 0; r < rows; r += FEW_ROWS) {
-        const float *p_r = p + r * KF_SCORE_STRIDE, *alpha_r = alpha + r;
-        float *o_r = o + r * o_stride;
-        switch (kf_min64(rows - r, FEW_ROWS)) {
-        case 1: few_value_tile(1, vecs, type, p_r, v, stride, n, width, alpha_r, o_r, o_stride); break;
-#if FEW_ROWS == 4
-        case 2: few_value_tile(2, vecs, type, p_r, v, stride, n, width, alpha_r, o_r, o_stride); break;
-        case 3: few_value_tile(3, vecs, type, p_r, v, stride, n, width, alpha_r, o_r, o_stride); break;
-        case 4: few_value_tile(4, vecs, type, p_r, v, stride, n, width, alpha_r, o_r, o_stride); break;
-#endif
-        }
-    }
-}
-
-INLINE void few_values_as(const int32_t type, const float *p, int32_t rows, const char *v, int64_t stride, int64_t n,
-                          int64_t Dv, const float *alpha, float *o) {
-    int64_t o_stride = kf_padded(Dv, KF_LANES);
+INLINE void few_value_rows(const int rows, const int32_t type, const float *p, const char *v, int64_t stride, int64_t n,
+                           int64_t Dv, const float *alpha, float *o, int64_t o_stride) {
     for (int64_t c = 0; c < Dv; c += FEW_VECS * KF_LANES) {
         const char *v_c = v + c * kf_type_size(type);
         int64_t vecs = kf_min64((Dv - c + KF_LANES - 1) / KF_LANES, FEW_VECS);
         int width = lanes_left(Dv - c - (vecs - 1) * KF_LANES);
         switch (vecs) {
-        case 1: few_value_columns(1, type, p, rows, v_c, stride, n, width, alpha, o + c, o_stride); break;
+        case 1: few_value_tile(rows, 1, type, p, v_c, stride, n, width, alpha, o + c, o_stride); break;
 #if FEW_VECS >= 2
-        case 2: few_value_columns(2, type, p, rows, v_c, stride, n, width, alpha, o + c, o_stride); break;
+        case 2: few_value_tile(rows, 2, type, p, v_c, stride, n, width, alpha, o + c, o_stride); break;
 #endif
 #if FEW_VECS >= 4
-        case 3: few_value_columns(3, type, p, rows, v_c, stride, n, width, alpha, o + c, o_stride); break;
-        case 4: few_value_columns(4, type, p, rows, v_c, stride, n, width, alpha, o + c, o_stride); break;
+        case 3: few_value_tile(rows, 3, type, p, v_c, stride, n, width, alpha, o + c, o_stride); break;
+        case 4: few_value_tile(rows, 4, type, p, v_c, stride, n, width, alpha, o + c, o_stride); break;
 #endif
         }
     }
+}
+
+static const float few_ones[FEW_ROWS] = {
+    1.0f,
+#if FEW_ROWS == 4
+    1.0f,
+    1.0f,
+    1.0f,
+#endif
+};
+
+INLINE void few_values_as(const int32_t type, const float *p, int32_t rows, const char *v, int64_t stride, int64_t n,
+                          int64_t Dv, const float *alpha, float *o) {
+    int64_t o_stride = kf_padded(Dv, KF_LANES);
+    for (int64_t j = 0; j < n; j += FEW_KEYS)
+        for (int32_t r = 0; r < rows; r += FEW_ROWS) {
+            const float *p_r = p + r * KF_SCORE_STRIDE + j, *alpha_r = j == 0 ? alpha + r : few_ones;
+            const char *v_j = v + j * stride;
+            float *o_r = o + r * o_stride;
+            int64_t keys = kf_min64(n - j, FEW_KEYS);
+            switch (kf_min64(rows - r, FEW_ROWS)) {
+            case 1: few_value_rows(1, type, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
+#if FEW_ROWS == 4
+            case 2: few_value_rows(2, type, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
+            case 3: few_value_rows(3, type, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
+            case 4: few_value_rows(4, type, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
+#endif
+            }
+        }
 }
 
 #define DEFINE_FEW(name, type)                                                                                         \
