@@ -10,134 +10,9 @@
 
 #include <math.h>
 
-#include "gguf_writer.h"
 #include "json.h"
+#include "small_model.h"
 #include "model/llama.h"
-
-// ---- a small model: random weights of several types, kept here as float64 too ----
-
-enum {
-    LAYERS = 3,
-    WIDTH = 64,
-    HEADS = 4,
-    KV_HEADS = 2,
-    DIM = 16,
-    HIDDEN = 96,
-    VOCABULARY = 80,
-    CONTEXT = 64,
-    TENSORS = 2 + 9 * LAYERS,
-    ROPE_DIMS = 8
-};
-static const double eps = 1e-5, rope_base = 500;
-
-typedef struct small_tensor {
-    char name[40];
-    uint32_t type;
-    uint64_t dim[2]; // columns, rows (0: a vector)
-    double *values;
-} small_tensor;
-
-typedef struct small_model {
-    small_tensor tensors[TENSORS];
-    int count;
-    gguf_writer file;
-} small_model;
-
-static uint32_t random_state;
-
-static double random_number(void) { // [-1, 1)
-    random_state = random_state * 1664525 + 1013904223;
-    return (random_state >> 8) * 0x1p-23 - 1;
-}
-
-static void add_small(small_model *m, int layer, const char *name, uint32_t type, uint64_t columns, uint64_t rows) {
-    small_tensor *t = &m->tensors[m->count++];
-    if (layer >= 0)
-        snprintf(t->name, sizeof t->name, "blk.%d.%s", layer, name);
-    else
-        snprintf(t->name, sizeof t->name, "%s", name);
-    t->type = type;
-    t->dim[0] = columns;
-    t->dim[1] = rows;
-    t->values = calloc(columns * (rows == 0 ? 1 : rows), sizeof *t->values);
-    assert_non_null(t->values);
-}
-
-static uint64_t small_bytes(const small_tensor *t) {
-    uint64_t n = t->dim[0] * (t->dim[1] == 0 ? 1 : t->dim[1]);
-    return t->type == KFM_F32 ? 4 * n : t->type == KFM_BF16 ? 2 * n : n / 32 * 34;
-}
-
-static void put_float(gguf_writer *w, float value, int bytes) { // 4: fp32; 2: its upper half, bf16
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    gguf_put_int(w, bytes == 2 ? bits >> 16 : bits, bytes);
-}
-
-// Random values that the type holds exactly, into the file and into t->values.
-static void put_small(gguf_writer *w, small_tensor *t) {
-    uint64_t n = t->dim[0] * (t->dim[1] == 0 ? 1 : t->dim[1]);
-    for (uint64_t i = 0; i < n; i++) {
-        if (t->type == KFM_Q8_0) { // fp16 scale 2^-9 (0x1800), then 32 int8
-            if (i % 32 == 0) gguf_put_int(w, 0x1800, 2);
-            int q = (int)(random_number() * 127);
-            t->values[i] = q * 0x1p-9;
-            gguf_put_int(w, (uint64_t)(int64_t)q, 1);
-        } else {
-            double value = t->dim[1] == 0 ? 1 + 0.2 * random_number() : 0.25 * random_number();
-            float rounded = (float)(round(value * 128) / 128); // exact in bf16
-            t->values[i] = rounded;
-            put_float(w, rounded, t->type == KFM_F32 ? 4 : 2);
-        }
-    }
-    while (w->count % 32 != 0) gguf_put_int(w, 0, 1);
-}
-
-static void put_metadata(gguf_writer *w) {
-    gguf_key_text(w, "general.architecture", "llama");
-    gguf_key_u32(w, "llama.block_count", LAYERS);
-    gguf_key_u32(w, "llama.embedding_length", WIDTH);
-    gguf_key_u32(w, "llama.feed_forward_length", HIDDEN);
-    gguf_key_u32(w, "llama.attention.head_count", HEADS);
-    gguf_key_u32(w, "llama.attention.head_count_kv", KV_HEADS);
-    gguf_key_u32(w, "llama.context_length", CONTEXT);
-    gguf_key_u32(w, "llama.rope.dimension_count", ROPE_DIMS);
-    gguf_key_f32(w, "llama.rope.freq_base", (float)rope_base);
-    gguf_key_f32(w, "llama.attention.layer_norm_rms_epsilon", (float)eps);
-}
-
-// Types differ between q, k and v of layer 1 and between gate and up of layer 2, so that products of one and of several
-// parts are met.
-static void make_small(small_model *m) {
-    *m = (small_model){.count = 0};
-    random_state = 17;
-    add_small(m, -1, "token_embd.weight", KFM_Q8_0, WIDTH, VOCABULARY);
-    add_small(m, -1, "output_norm.weight", KFM_F32, WIDTH, 0);
-    for (int i = 0; i < LAYERS; i++) {
-        add_small(m, i, "attn_norm.weight", KFM_F32, WIDTH, 0);
-        add_small(m, i, "attn_q.weight", i == 1 ? KFM_F32 : KFM_Q8_0, WIDTH, HEADS * DIM);
-        add_small(m, i, "attn_k.weight", KFM_Q8_0, WIDTH, KV_HEADS * DIM);
-        add_small(m, i, "attn_v.weight", i == 1 ? KFM_BF16 : KFM_Q8_0, WIDTH, KV_HEADS * DIM);
-        add_small(m, i, "attn_output.weight", KFM_Q8_0, HEADS * DIM, WIDTH);
-        add_small(m, i, "ffn_norm.weight", i == 0 ? KFM_BF16 : KFM_F32, WIDTH, 0);
-        add_small(m, i, "ffn_gate.weight", KFM_Q8_0, WIDTH, HIDDEN);
-        add_small(m, i, "ffn_up.weight", i == 2 ? KFM_BF16 : KFM_Q8_0, WIDTH, HIDDEN);
-        add_small(m, i, "ffn_down.weight", KFM_Q8_0, HIDDEN, WIDTH);
-    }
-    gguf_begin(&m->file);
-    put_metadata(&m->file);
-    for (int i = 0; i < m->count; i++) {
-        small_tensor *t = &m->tensors[i];
-        gguf_tensor(&m->file, t->name, t->type, t->dim[1] == 0 ? 1 : 2, t->dim, small_bytes(t));
-    }
-    gguf_end(&m->file);
-    for (int i = 0; i < m->count; i++) put_small(&m->file, &m->tensors[i]);
-}
-
-static void free_small(small_model *m) {
-    for (int i = 0; i < m->count; i++) free(m->tensors[i].values);
-    gguf_free(&m->file);
-}
 
 // ---- the textbook, in float64 ----
 
@@ -277,7 +152,7 @@ static void agrees_with_the_textbook(void **state) {
     static double expected[CONTEXT][VOCABULARY];
     int32_t tokens[CONTEXT];
     double largest = 0;
-    make_small(&small);
+    make_small(&small, NULL);
     small_tokens(tokens, CONTEXT);
     for (int i = 0; i < CONTEXT; i++) {
         textbook_step(&small, &book, tokens[i], i, expected[i]);
@@ -304,7 +179,7 @@ static void chunks_make_no_difference(void **state) {
     small_model small;
     int32_t tokens[CONTEXT];
     static float whole[CONTEXT][VOCABULARY];
-    make_small(&small);
+    make_small(&small, NULL);
     small_tokens(tokens, CONTEXT);
     opened o = open_bytes(&small.file, 1, (kfm_llama_options){0});
     eval_all(o.model, tokens, CONTEXT, whole[0]);
@@ -329,7 +204,7 @@ static void threads_make_no_difference(void **state) {
     small_model small;
     int32_t tokens[CONTEXT];
     static float logits[2][CONTEXT][VOCABULARY];
-    make_small(&small);
+    make_small(&small, NULL);
     small_tokens(tokens, CONTEXT);
     for (int threads = 1; threads <= 2; threads++) {
         opened o = open_bytes(&small.file, threads, (kfm_llama_options){0});
@@ -347,7 +222,7 @@ static void refuses_what_does_not_fit(void **state) {
     int32_t tokens[CONTEXT];
     float logits[VOCABULARY], again[VOCABULARY];
     kfm_error error;
-    make_small(&small);
+    make_small(&small, NULL);
     small_tokens(tokens, CONTEXT);
     opened o = open_bytes(&small.file, 2, (kfm_llama_options){.context = 10});
     assert_int_equal(kfm_llama_get_info(o.model).context, 10);
@@ -358,7 +233,7 @@ static void refuses_what_does_not_fit(void **state) {
     assert_non_null(strstr(error.text, "holds 10 of 10 tokens, and 1 more do not fit"));
     kfm_llama_rewind(o.model, 9);
     assert_false(kfm_llama_eval(o.model, (int32_t[]){VOCABULARY}, 1, again, &error));
-    assert_non_null(strstr(error.text, "token 0 is 80; the vocabulary has 0 to 79"));
+    assert_non_null(strstr(error.text, "token 0 is 275; the vocabulary has 0 to 274"));
     assert_false(kfm_llama_eval(o.model, (int32_t[]){-1}, 1, again, &error));
     assert_false(kfm_llama_eval(o.model, NULL, 1, again, &error));
     assert_false(kfm_llama_eval(o.model, tokens, -1, again, &error));
@@ -406,7 +281,7 @@ static void refuses_broken_models(void **state) {
         {"llama.block_count", LAYERS - 1, "is no part of the Llama architecture"},
         {"llama.block_count", 0, "'llama.block_count' is 0"},
         {"llama.block_count", UINT32_MAX, "'llama.block_count' is 4294967295"},
-        {"llama.embedding_length", 32, "tensor 'token_embd.weight' has the shape [64, 80]; [32, 80] is expected"},
+        {"llama.embedding_length", 32, "tensor 'token_embd.weight' has the shape [64, 275]; [32, 275] is expected"},
         {"llama.feed_forward_length", 64, "tensor 'blk.0.ffn_gate.weight' has the shape"},
         {"llama.attention.head_count", 8, "tensor 'blk.0.attn_k.weight' has the shape"},
         {"llama.attention.head_count", 3, "3 query heads are no multiple of 2 KV heads"},
@@ -418,7 +293,7 @@ static void refuses_broken_models(void **state) {
         {"llama.attention.layer_norm_rms_epsilon", 0x7fc00000, "is nan; 0 to 1"},
     };
     small_model small;
-    make_small(&small);
+    make_small(&small, NULL);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         size_t at = value_of(&small.file, numbers[i].key);
         unsigned char before[4];
@@ -448,43 +323,30 @@ static void refuses_broken_models(void **state) {
     free_small(&small);
 }
 
+static void put_experts(gguf_writer *w) { gguf_key_u32(w, "llama.expert_count", 8); }
+static void put_yarn(gguf_writer *w) { gguf_key_text(w, "llama.rope.scaling.type", "yarn"); }
+static void put_value_length(gguf_writer *w) { gguf_key_u32(w, "llama.attention.value_length", 8); }
+static void put_key_length(gguf_writer *w) { gguf_key_u32(w, "llama.attention.key_length", 8); }
+
 static void refuses_what_it_does_not_compute(void **state) {
     (void)state;
     static const struct {
-        const char *key, *text, *says;
-        uint32_t number;
-    } keys[] = {
-        {"llama.expert_count", NULL, "a mixture of 8 experts", 8},
-        {"llama.rope.scaling.type", "yarn", "RoPE scaling 'yarn' is not supported", 0},
-        {"llama.attention.value_length", NULL, "values of 8 dimensions under keys of 16", 8},
-        {"llama.attention.key_length", NULL, "tensor 'blk.0.attn_q.weight' has the shape", 8},
+        void (*more)(gguf_writer *);
+        const char *says;
+    } cases[] = {
+        {put_experts, "a mixture of 8 experts"},
+        {put_yarn, "RoPE scaling 'yarn' is not supported"},
+        {put_value_length, "values of 8 dimensions under keys of 16"},
+        {put_key_length, "tensor 'blk.0.attn_q.weight' has the shape"},
     };
     small_model small;
-    make_small(&small);
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) { // the same file with one key more
-        gguf_writer w;
-        gguf_begin(&w);
-        put_metadata(&w);
-        if (keys[i].key[6] == 'a' && keys[i].number == 8 && strstr(keys[i].key, "key_length") != NULL)
-            gguf_patch(&w, value_of(&w, "llama.rope.dimension_count"), 8, 4);
-        if (keys[i].text != NULL)
-            gguf_key_text(&w, keys[i].key, keys[i].text);
-        else
-            gguf_key_u32(&w, keys[i].key, keys[i].number);
-        for (int k = 0; k < small.count; k++) {
-            small_tensor *t = &small.tensors[k];
-            gguf_tensor(&w, t->name, t->type, t->dim[1] == 0 ? 1 : 2, t->dim, small_bytes(t));
-        }
-        gguf_end(&w);
-        for (int k = 0; k < small.count; k++) put_small(&w, &small.tensors[k]);
-        expect_refused(&w, (kfm_llama_options){0}, keys[i].says);
-        gguf_free(&w);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        make_small(&small, cases[i].more);
+        expect_refused(&small.file, (kfm_llama_options){0}, cases[i].says);
+        free_small(&small);
     }
-    free_small(&small);
-    // Another architecture is named.
-    make_small(&small);
-    size_t at = value_of(&small.file, "general.architecture") + 8;
-    memcpy(small.file.bytes + at, "qwen2", 5);
+    make_small(&small, NULL);
+    memcpy(small.file.bytes + value_of(&small.file, "general.architecture") + 8, "qwen2", 5);
     expect_refused(&small.file, (kfm_llama_options){0}, "architecture 'qwen2' is not supported");
     free_small(&small);
 }
@@ -497,7 +359,7 @@ static void survives_every_allocation_failing(void **state) {
     kfm_gguf *g;
     kfm_llama *m;
     kfm_error error;
-    make_small(&small);
+    make_small(&small, NULL);
     small_tokens(tokens, CONTEXT);
     kf_context *context = open_context(1);
     assert_true(kfm_gguf_parse(&g, small.file.bytes, small.file.count, &error));
@@ -640,8 +502,9 @@ static double deviation_of(kfm_llama_options options, const json *data) {
     return sqrt(sum / (double)terms);
 }
 
-// What the data has of both the other implementation's 8-bit activations and its float32: the five largest first logits, and the margins as long as the
-// two chose the same tokens. Root mean square of the differences: theirs, and ours with 8-bit activations on the same terms.
+// What the data has of both the other implementation's 8-bit activations and its float32: the five largest first
+// logits, and the margins as long as the two chose the same tokens. Root mean square of the differences: theirs, and
+// ours with 8-bit activations on the same terms.
 static void compare_rounding(kfm_llama *m, const json *item, const continuation *c, double *theirs, double *ours,
                              int *terms) {
     const json *exact = json_get(item, "float32"), *rounded = json_get(item, "int8_activations");
