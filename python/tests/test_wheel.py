@@ -39,7 +39,7 @@ def wheel_command(folder):
         import scikit_build_core  # noqa: F401
     except ImportError:
         return command
-    return command + ["--no-build-isolation"]
+    return command + ["--no-build-isolation"] if shutil.which("ninja") else command
 
 
 def test_wheel_in_a_fresh_environment(tmp_path):
