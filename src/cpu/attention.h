@@ -65,12 +65,18 @@ typedef struct kf_tile_kernels {
                     float *alpha);
 } kf_tile_kernels;
 
-// Products of a few rows with keys and values as they lie in memory (no byte beyond the n rows is read).
+// How far ahead of their reading keys are asked for, where rows are few: what memory has under way for one core at full
+// rate, and then some, for other cores ask too.
+enum { FEW_KEYS_AHEAD = 64 };
+
+// Products of a few rows with keys and values as they lie in memory (no byte beyond the n rows is read). Beside the first
+// `ahead` of them the one FEW_KEYS_AHEAD further on is asked for.
 typedef struct kf_few_kernels {
     int32_t element_bytes; // of q and p: 4: fp32, 2: bf16
     // s[r][j] = q[r] . k[j]; rows of q are D elements apart. s is written for j < n alone.
-    void (*scores)(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D, float *s);
-    void (*values)(const void *p, int32_t rows, const char *v, int64_t stride, int64_t n, int64_t Dv,
+    void (*scores)(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D, int64_t ahead,
+                   float *s);
+    void (*values)(const void *p, int32_t rows, const char *v, int64_t stride, int64_t n, int64_t Dv, int64_t ahead,
                    const float *alpha, float *o);
     void (*softmax)(float *s, void *p, int32_t rows, int64_t first, int64_t last, float c, float *m, float *d,
                     float *alpha);

@@ -212,11 +212,11 @@ INLINE void few_score_tile_bf16(const int rows, const int keys, const char *q, c
 }
 
 INLINE void few_score_rows_bf16(const int rows, const int keys, const char *q, const char *k, int64_t stride, int64_t n,
-                                int64_t D, float *s) {
+                                int64_t D, int64_t ahead, float *s) {
     float sums[16];
     int64_t j = 0;
     for (; j + keys <= n; j += keys) {
-        for (int i = 0; i < keys; i++) prefetch_key(k + (j + i) * stride, stride, D * 2);
+        for (int i = 0; i < keys && j + i < ahead; i++) prefetch_key(k + (j + i) * stride, stride, D * 2);
         few_score_tile_bf16(rows, keys, q, k + j * stride, stride, D, sums);
         UNROLL for (int r = 0; r < rows; r++)
             memcpy(s + r * KF_SCORE_STRIDE + j, sums + r * keys, (size_t)keys * sizeof *s);
@@ -227,25 +227,26 @@ INLINE void few_score_rows_bf16(const int rows, const int keys, const char *q, c
     }
 }
 
-static void few_scores_dot(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D, float *s) {
+static void few_scores_dot(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D,
+                           int64_t ahead, float *s) {
     for (int64_t j = 0; j < n; j += FEW_KEYS)
         for (int32_t r = 0; r < rows; r += FEW_ROWS) {
             const char *q_r = (const char *)q + r * D * 2, *k_j = k + j * stride;
             float *s_r = s + r * KF_SCORE_STRIDE + j;
-            int64_t keys = kf_min64(n - j, FEW_KEYS);
+            int64_t keys = kf_min64(n - j, FEW_KEYS), asking = r ? 0 : ahead - j;
             switch (kf_min64(rows - r, FEW_ROWS)) {
-            case 1: few_score_rows_bf16(1, 16, q_r, k_j, stride, keys, D, s_r); break;
-            case 2: few_score_rows_bf16(2, 8, q_r, k_j, stride, keys, D, s_r); break;
-            case 3: few_score_rows_bf16(3, 4, q_r, k_j, stride, keys, D, s_r); break;
-            case 4: few_score_rows_bf16(4, 4, q_r, k_j, stride, keys, D, s_r); break;
+            case 1: few_score_rows_bf16(1, 16, q_r, k_j, stride, keys, D, asking, s_r); break;
+            case 2: few_score_rows_bf16(2, 8, q_r, k_j, stride, keys, D, asking, s_r); break;
+            case 3: few_score_rows_bf16(3, 4, q_r, k_j, stride, keys, D, asking, s_r); break;
+            case 4: few_score_rows_bf16(4, 4, q_r, k_j, stride, keys, D, asking, s_r); break;
             }
         }
 }
 
 // `rows` rows by n keys into 32 halves columns, of which the last 32 have `width`.
 INLINE void few_value_tile_bf16(const int rows, const int halves, const uint16_t *p, const char *v, int64_t stride,
-                                int64_t n, int64_t width, const float *alpha, float *o, int64_t o_stride,
-                                bool last_vector) {
+                                int64_t n, int64_t width, int64_t row_bytes, int64_t ahead, const float *alpha,
+                                float *o, int64_t o_stride, bool last_vector) {
     kf_vec acc[4][4];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < 2 * halves; i++) {
         bool there = i + 1 < 2 * halves || last_vector;
@@ -254,8 +255,10 @@ INLINE void few_value_tile_bf16(const int rows, const int halves, const uint16_t
     }
     for (int64_t j = 0; j < n; j += 2, v += 2 * stride) {
         pairs b[4];
-        prefetch_key(v, stride, halves * 64);
-        prefetch_key(v + stride, stride, halves * 64);
+        if (j < ahead) {
+            prefetch_key(v, stride, row_bytes);
+            prefetch_key(v + stride, stride, row_bytes);
+        }
         UNROLL for (int i = 0; i < halves; i++) {
             int64_t columns = i + 1 < halves ? 32 : width;
             pairs a = load_pairs(v + i * 64, columns);
@@ -272,37 +275,50 @@ INLINE void few_value_tile_bf16(const int rows, const int halves, const uint16_t
             kf_vec_store_f32(o + r * o_stride + i * 16, acc[r][i]);
 }
 
-INLINE void few_value_rows_bf16(const int rows, const uint16_t *p, const char *v, int64_t stride, int64_t n, int64_t Dv,
-                                const float *alpha, float *o, int64_t o_stride) {
-    for (int64_t c = 0; c < Dv; c += 64) {
-        int64_t columns = kf_min64(Dv - c, 64);
-        bool last_vector = (columns + 15) / 16 % 2 == 0;
-        if (columns == 64)
-            few_value_tile_bf16(rows, 2, p, v + 2 * c, stride, n, 32, alpha, o + c, o_stride, true);
-        else if (columns > 32)
-            few_value_tile_bf16(rows, 2, p, v + 2 * c, stride, n, columns - 32, alpha, o + c, o_stride, last_vector);
-        else
-            few_value_tile_bf16(rows, 1, p, v + 2 * c, stride, n, columns, alpha, o + c, o_stride, last_vector);
+INLINE void few_value_columns_bf16(const int halves, const uint16_t *p, int32_t rows, const char *v, int64_t stride,
+                                   int64_t n, int64_t width, int64_t row_bytes, int64_t ahead, const float *alpha,
+                                   float *o, int64_t o_stride, bool last) {
+    for (int32_t r = 0; r < rows; r += FEW_ROWS) {
+        const uint16_t *p_r = p + r * KF_SCORE_STRIDE;
+        const float *alpha_r = alpha + r;
+        float *o_r = o + r * o_stride;
+        switch (kf_min64(rows - r, FEW_ROWS)) {
+        case 1:
+            few_value_tile_bf16(1, halves, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride,
+                                last);
+            break;
+        case 2:
+            few_value_tile_bf16(2, halves, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride,
+                                last);
+            break;
+        case 3:
+            few_value_tile_bf16(3, halves, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride,
+                                last);
+            break;
+        case 4:
+            few_value_tile_bf16(4, halves, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride,
+                                last);
+            break;
+        }
     }
 }
 
 static void few_values_dot(const void *p, int32_t rows, const char *v, int64_t stride, int64_t n, int64_t Dv,
-                           const float *alpha, float *o) {
+                           int64_t ahead, const float *alpha, float *o) {
     int64_t o_stride = kf_padded(Dv, 16);
-    for (int64_t j = 0; j < n; j += FEW_KEYS)
-        for (int32_t r = 0; r < rows; r += FEW_ROWS) {
-            const uint16_t *p_r = (const uint16_t *)p + r * KF_SCORE_STRIDE + j;
-            const float *alpha_r = j == 0 ? alpha + r : few_ones;
-            const char *v_j = v + j * stride;
-            float *o_r = o + r * o_stride;
-            int64_t keys = kf_min64(n - j, FEW_KEYS);
-            switch (kf_min64(rows - r, FEW_ROWS)) {
-            case 1: few_value_rows_bf16(1, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
-            case 2: few_value_rows_bf16(2, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
-            case 3: few_value_rows_bf16(3, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
-            case 4: few_value_rows_bf16(4, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
-            }
-        }
+    for (int64_t c = 0; c < Dv; c += 64) {
+        int64_t columns = kf_min64(Dv - c, 64);
+        bool last = (columns + 15) / 16 % 2 == 0;
+        const char *v_c = v + 2 * c;
+        int64_t asking = c ? 0 : ahead; // the first columns ask for whole rows
+        if (columns == 64)
+            few_value_columns_bf16(2, p, rows, v_c, stride, n, 32, 2 * Dv, asking, alpha, o + c, o_stride, true);
+        else if (columns > 32)
+            few_value_columns_bf16(2, p, rows, v_c, stride, n, columns - 32, 2 * Dv, asking, alpha, o + c, o_stride,
+                                   last);
+        else
+            few_value_columns_bf16(1, p, rows, v_c, stride, n, columns, 2 * Dv, asking, alpha, o + c, o_stride, last);
+    }
 }
 
 static const kf_few_kernels few_dot = {2, few_scores_dot, few_values_dot, softmax_bf16};

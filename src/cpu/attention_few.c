@@ -51,12 +51,12 @@ static void fold_block(const kf_attention_call *call, const kf_few_kernels *few,
                        float *d) {
     const struct kf_attention_options *options = &call->problem->options;
     const kf_view *k = &call->k, *v = &call->problem->v;
-    int64_t n = k1 - k0, padded = kf_padded(n, call->kernels->lanes);
+    int64_t n = k1 - k0, ahead = item->keys.hi - FEW_KEYS_AHEAD - k0, padded = kf_padded(n, call->kernels->lanes);
     float alpha[KF_FEW_ROWS] = {0};
     uint8_t live[KF_FEW_ROWS * KF_KEY_BLOCK];
 
     few->scores(t->q_half, rows, kf_at(k, item->b, item->kv_head, k0), k->stride[2] * kf_type_size(k->type), n,
-                options->D, t->s);
+                options->D, ahead, t->s);
     bool partial = kf_attention_mask_rows(call, item, views, rows, k0, 0, n, t->s);
     for (int32_t r = 0; r < rows; r++)
         for (int64_t j = n; j < padded; j++) t->s[r * KF_SCORE_STRIDE + j] = -INFINITY;
@@ -67,7 +67,7 @@ static void fold_block(const kf_attention_call *call, const kf_few_kernels *few,
         kf_attention_careful_values(call, item, t->p, few->element_bytes, live, rows, k0, 0, n, alpha, t->o);
     else
         few->values(t->p, rows, kf_at(v, item->b, item->kv_head, k0), v->stride[2] * kf_type_size(v->type), n,
-                    options->Dv, alpha, t->o);
+                    options->Dv, ahead, alpha, t->o);
 }
 
 void kf_attention_run_few(const kf_attention_call *call, const kf_attention_item *item, char *scratch) {

@@ -303,14 +303,10 @@ static void logits(float *s, int64_t n, const kf_logit_row *row) {
 
 // Keys whose rows are read by all groups of rows (or columns) before the next: a few KB, which L1 keeps meanwhile.
 enum { FEW_KEYS = 32 };
-// How far ahead of the reads keys are asked for: with rows of 128 to 512 bytes 2 to 8 KB, a core's share of what
-// memory has under way at full rate.
-enum { FEW_KEYS_AHEAD = 16 };
-
-// Integer arithmetic, for the address may lie beyond the keys; a prefetch there does nothing.
+// Asks for the key FEW_KEYS_AHEAD after the one at x. Into L2: 8 to 32 KB of k and as much of v would push each other out of L1.
 INLINE void prefetch_key(const char *x, int64_t stride, int64_t bytes) {
-    uintptr_t ahead = (uintptr_t)x + (uintptr_t)(FEW_KEYS_AHEAD * stride);
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const void *)(ahead + (uintptr_t)i), 0, 3);
+    x += FEW_KEYS_AHEAD * stride;
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(x + i, 0, 2);
 }
 
 // `keys` dot products for each of `rows` rows, gathered in one vector: sums[r * keys + i].
@@ -333,11 +329,12 @@ INLINE void few_score_tile(const int rows, const int keys, const int32_t type, c
 }
 
 INLINE void few_score_rows(const int rows, const int keys, const int32_t type, const float *q, const char *k,
-                           int64_t stride, int64_t n, int64_t D, float *s) {
+                           int64_t stride, int64_t n, int64_t D, int64_t ahead, float *s) {
     float sums[KF_LANES];
     int64_t j = 0;
     for (; j + keys <= n; j += keys) {
-        for (int i = 0; i < keys; i++) prefetch_key(k + (j + i) * stride, stride, D * kf_type_size(type));
+        for (int i = 0; i < keys && j + i < ahead; i++)
+            prefetch_key(k + (j + i) * stride, stride, D * kf_type_size(type));
         few_score_tile(rows, keys, type, q, k + j * stride, stride, D, sums);
         UNROLL for (int r = 0; r < rows; r++)
             memcpy(s + r * KF_SCORE_STRIDE + j, sums + r * keys, (size_t)keys * sizeof *s);
@@ -349,19 +346,19 @@ INLINE void few_score_rows(const int rows, const int keys, const int32_t type, c
 }
 
 INLINE void few_scores_as(const int32_t type, const float *q, int32_t rows, const char *k, int64_t stride, int64_t n,
-                          int64_t D, float *s) {
+                          int64_t D, int64_t ahead, float *s) {
     for (int64_t j = 0; j < n; j += FEW_KEYS)
         for (int32_t r = 0; r < rows; r += FEW_ROWS) {
             const float *q_r = q + r * D;
             const char *k_j = k + j * stride;
             float *s_r = s + r * KF_SCORE_STRIDE + j;
-            int64_t keys = kf_min64(n - j, FEW_KEYS);
+            int64_t keys = kf_min64(n - j, FEW_KEYS), asking = r ? 0 : ahead - j;
             switch (kf_min64(rows - r, FEW_ROWS)) {
-            case 1: few_score_rows(1, KF_LANES, type, q_r, k_j, stride, keys, D, s_r); break;
+            case 1: few_score_rows(1, KF_LANES, type, q_r, k_j, stride, keys, D, asking, s_r); break;
 #if FEW_ROWS == 4
-            case 2: few_score_rows(2, KF_LANES / 2, type, q_r, k_j, stride, keys, D, s_r); break;
-            case 3: few_score_rows(3, KF_LANES / 4, type, q_r, k_j, stride, keys, D, s_r); break;
-            case 4: few_score_rows(4, KF_LANES / 4, type, q_r, k_j, stride, keys, D, s_r); break;
+            case 2: few_score_rows(2, KF_LANES / 2, type, q_r, k_j, stride, keys, D, asking, s_r); break;
+            case 3: few_score_rows(3, KF_LANES / 4, type, q_r, k_j, stride, keys, D, asking, s_r); break;
+            case 4: few_score_rows(4, KF_LANES / 4, type, q_r, k_j, stride, keys, D, asking, s_r); break;
 #endif
             }
         }
@@ -369,12 +366,13 @@ INLINE void few_scores_as(const int32_t type, const float *q, int32_t rows, cons
 
 // `vecs` vectors of columns, of which the last has `width` lanes.
 INLINE void few_value_tile(const int rows, const int vecs, const int32_t type, const float *p, const char *v,
-                           int64_t stride, int64_t n, int width, const float *alpha, float *o, int64_t o_stride) {
+                           int64_t stride, int64_t n, int width, int64_t row_bytes, int64_t ahead, const float *alpha,
+                           float *o, int64_t o_stride) {
     kf_vec acc[4][4];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < vecs; i++) acc[r][i] =
         kf_vec_mul(kf_vec_set1(alpha[r]), kf_vec_load_f32(o + r * o_stride + i * KF_LANES));
     for (int64_t j = 0; j < n; j++, v += stride) {
-        prefetch_key(v, stride, vecs * KF_LANES * kf_type_size(type));
+        if (j < ahead) prefetch_key(v, stride, row_bytes);
         kf_vec b[4];
         UNROLL for (int i = 0; i < vecs; i++) {
             const char *x = v + i * KF_LANES * kf_type_size(type);
@@ -389,62 +387,69 @@ INLINE void few_value_tile(const int rows, const int vecs, const int32_t type, c
         kf_vec_store_f32(o + r * o_stride + i * KF_LANES, acc[r][i]);
 }
 
-INLINE void few_value_rows(const int rows, const int32_t type, const float *p, const char *v, int64_t stride, int64_t n,
-                           int64_t Dv, const float *alpha, float *o, int64_t o_stride) {
-    for (int64_t c = 0; c < Dv; c += FEW_VECS * KF_LANES) {
-        const char *v_c = v + c * kf_type_size(type);
-        int64_t vecs = kf_min64((Dv - c + KF_LANES - 1) / KF_LANES, FEW_VECS);
-        int width = lanes_left(Dv - c - (vecs - 1) * KF_LANES);
-        switch (vecs) {
-        case 1: few_value_tile(rows, 1, type, p, v_c, stride, n, width, alpha, o + c, o_stride); break;
-#if FEW_VECS >= 2
-        case 2: few_value_tile(rows, 2, type, p, v_c, stride, n, width, alpha, o + c, o_stride); break;
-#endif
-#if FEW_VECS >= 4
-        case 3: few_value_tile(rows, 3, type, p, v_c, stride, n, width, alpha, o + c, o_stride); break;
-        case 4: few_value_tile(rows, 4, type, p, v_c, stride, n, width, alpha, o + c, o_stride); break;
+// All keys for one set of columns after the other: sums stay in registers, and each cache line is read once.
+INLINE void few_value_columns(const int vecs, const int32_t type, const float *p, int32_t rows, const char *v,
+                              int64_t stride, int64_t n, int width, int64_t row_bytes, int64_t ahead,
+                              const float *alpha, float *o, int64_t o_stride) {
+    for (int32_t r = 0; r < rows; r += FEW_ROWS) {
+        const float *p_r = p + r * KF_SCORE_STRIDE, *alpha_r = alpha + r;
+        float *o_r = o + r * o_stride;
+        switch (kf_min64(rows - r, FEW_ROWS)) {
+        case 1:
+            few_value_tile(1, vecs, type, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride);
+            break;
+#if FEW_ROWS == 4
+        case 2:
+            few_value_tile(2, vecs, type, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride);
+            break;
+        case 3:
+            few_value_tile(3, vecs, type, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride);
+            break;
+        case 4:
+            few_value_tile(4, vecs, type, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride);
+            break;
 #endif
         }
     }
 }
 
-static const float few_ones[FEW_ROWS] = {
-    1.0f,
-#if FEW_ROWS == 4
-    1.0f,
-    1.0f,
-    1.0f,
-#endif
-};
-
 INLINE void few_values_as(const int32_t type, const float *p, int32_t rows, const char *v, int64_t stride, int64_t n,
-                          int64_t Dv, const float *alpha, float *o) {
+                          int64_t Dv, int64_t ahead, const float *alpha, float *o) {
     int64_t o_stride = kf_padded(Dv, KF_LANES);
-    for (int64_t j = 0; j < n; j += FEW_KEYS)
-        for (int32_t r = 0; r < rows; r += FEW_ROWS) {
-            const float *p_r = p + r * KF_SCORE_STRIDE + j, *alpha_r = j == 0 ? alpha + r : few_ones;
-            const char *v_j = v + j * stride;
-            float *o_r = o + r * o_stride;
-            int64_t keys = kf_min64(n - j, FEW_KEYS);
-            switch (kf_min64(rows - r, FEW_ROWS)) {
-            case 1: few_value_rows(1, type, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
-#if FEW_ROWS == 4
-            case 2: few_value_rows(2, type, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
-            case 3: few_value_rows(3, type, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
-            case 4: few_value_rows(4, type, p_r, v_j, stride, keys, Dv, alpha_r, o_r, o_stride); break;
+    for (int64_t c = 0; c < Dv; c += FEW_VECS * KF_LANES) {
+        const char *v_c = v + c * kf_type_size(type);
+        int64_t vecs = kf_min64((Dv - c + KF_LANES - 1) / KF_LANES, FEW_VECS);
+        int width = lanes_left(Dv - c - (vecs - 1) * KF_LANES);
+        int64_t asking = c ? 0 : ahead, row_bytes = Dv * kf_type_size(type); // the first columns ask for whole rows
+        switch (vecs) {
+        case 1:
+            few_value_columns(1, type, p, rows, v_c, stride, n, width, row_bytes, asking, alpha, o + c, o_stride);
+            break;
+#if FEW_VECS >= 2
+        case 2:
+            few_value_columns(2, type, p, rows, v_c, stride, n, width, row_bytes, asking, alpha, o + c, o_stride);
+            break;
 #endif
-            }
+#if FEW_VECS >= 4
+        case 3:
+            few_value_columns(3, type, p, rows, v_c, stride, n, width, row_bytes, asking, alpha, o + c, o_stride);
+            break;
+        case 4:
+            few_value_columns(4, type, p, rows, v_c, stride, n, width, row_bytes, asking, alpha, o + c, o_stride);
+            break;
+#endif
         }
+    }
 }
 
 #define DEFINE_FEW(name, type)                                                                                         \
     static void few_scores_##name(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D,    \
-                                  float *s) {                                                                          \
-        few_scores_as(type, q, rows, k, stride, n, D, s);                                                              \
+                                  int64_t ahead, float *s) {                                                           \
+        few_scores_as(type, q, rows, k, stride, n, D, ahead, s);                                                       \
     }                                                                                                                  \
     static void few_values_##name(const void *p, int32_t rows, const char *v, int64_t stride, int64_t n, int64_t Dv,   \
-                                  const float *alpha, float *o) {                                                      \
-        few_values_as(type, p, rows, v, stride, n, Dv, alpha, o);                                                      \
+                                  int64_t ahead, const float *alpha, float *o) {                                       \
+        few_values_as(type, p, rows, v, stride, n, Dv, ahead, alpha, o);                                               \
     }                                                                                                                  \
     static const kf_few_kernels few_##name = {4, few_scores_##name, few_values_##name, softmax_f32};
 

@@ -155,18 +155,17 @@ static void write_output(const kf_attention_call *call, const kf_attention_item 
                          const float *o) {
     const kf_attention_problem *problem = call->problem;
     int64_t query = row / call->plan->heads, head = item->kv_head * call->plan->heads + row % call->plan->heads;
-    float w = 1.0f, lse = kf_state_lse(state);
+    bool alone = state.d == 0.0f; // then the LSE is the sink itself, not what is left of it after a logarithm
+    float w = 1.0f, sink = -INFINITY;
     if (kf_present(&problem->sinks)) {
-        float sink;
         memcpy(&sink, problem->sinks.data + head * problem->sinks.stride[0] * 4, sizeof sink);
-        bool alone = state.d == 0.0f; // then the answer is the sink itself, not what is left of it after a logarithm
         state = kf_state_add_sink(state, sink, &w);
-        lse = alone ? sink : kf_state_lse(state);
     }
     char *out = (char *)(uintptr_t)kf_at(&problem->o, item->b, head, query);
     call->kernels->store_row(o, problem->options.Dv, w * kf_state_normaliser(state), problem->o.type, out);
-    if (kf_present(&problem->lse))
-        memcpy((char *)(uintptr_t)kf_at(&problem->lse, item->b, head, query), &lse, sizeof lse);
+    if (!kf_present(&problem->lse)) return;
+    float lse = alone ? sink : kf_state_lse(state);
+    memcpy((char *)(uintptr_t)kf_at(&problem->lse, item->b, head, query), &lse, sizeof lse);
 }
 
 void kf_attention_finish_row(const kf_attention_call *call, const kf_attention_item *item, int64_t row, kf_state state,
