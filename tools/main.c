@@ -14,19 +14,11 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-#if KF_HAVE_INFO
     {"info", kft_info, "version, CPU features, what is supported; --ceilings measures the machine"},
-#endif
-#if KF_HAVE_BENCH
     {"bench", kft_bench, "times an operation beside the machine's ceilings; without one, the speed table"},
-#endif
-#if KF_HAVE_VERIFY
     {"verify", kft_verify, "holds every kernel against the float64 oracle"},
-#endif
-#if KF_HAVE_GENERATE
+#if KF_HAVE_MODEL // needs PCRE2
     {"generate", kft_generate, "text from a GGUF model, streamed; a chat on a terminal without a prompt"},
-#endif
-#if KF_HAVE_TOKENIZE
     {"tokenize", kft_tokenize, "the token ids of a text"},
 #endif
 };

@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 from . import _abi
 from ._errors import InvalidArgument
 from ._library import OPTIONS_DEFAULTS, check, lib
-from ._tensors import DEVICES, device_pair
+from ._tensors import device_name, device_pair
 
 ISAS = ("auto", "scalar", "avx2", "avx512", "avx512bf16")
 
@@ -63,8 +63,7 @@ class Context:
         check(lib.kf_context_get_info(made, ctypes.byref(info)))
         self.threads: int = info.threads
         self.isa: str = lib.kf_isa_string(info.isa).decode()
-        kind = info.device.type
-        self.device: str = DEVICES.get(kind, f"device{kind}") + ("" if kind == 1 else f":{info.device.id}")
+        self.device: str = device_name(info.device.type, info.device.id)
         self.fixed_split: bool = bool(info.fixed_split)
         self.name: str = info.name.decode("utf-8", "replace")
 

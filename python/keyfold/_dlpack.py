@@ -12,7 +12,9 @@ import sys
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_ssize_t, c_uint32, c_uint64, c_void_p, py_object
 from typing import Any, NamedTuple, Optional
 
-from ._abi import kf_tensor
+from ._abi import CONSTANTS, kf_tensor
+
+KF_MAX_NDIM = CONSTANTS["KF_MAX_NDIM"]
 
 READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 NO_SYNCHRONISATION = -1  # a __dlpack__ stream: the consumer works on the stream that the data is ready on
@@ -210,5 +212,10 @@ def elements(strides: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(stride // size for stride in strides)
 
 
+ARRAYS = [c_int64 * size for size in range(KF_MAX_NDIM + 1)]
+
+
 def pointer(values: tuple[int, ...]) -> Any:
-    return (c_int64 * len(values))(*values)
+    """An int64 array for a shape or strides."""
+    size = len(values)
+    return (ARRAYS[size] if size < len(ARRAYS) else c_int64 * size)(*values)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import array as arrays
-import ctypes
+import functools
+import sys
 from typing import Any, Optional, Sequence, Union
 
 from . import _dlpack
-from ._abi import kf_device, kf_dtype, kf_tensor
+from ._abi import kf_tensor
 from ._errors import InvalidArgument
 
 # Names of dtypes, with DLPack's code and bits.
@@ -64,11 +65,23 @@ def device_pair(device: Any) -> tuple[int, int]:
 
 def framework_of(array: Any) -> Optional[str]:
     """Whose array this is, by the modules of its class and that class's bases; None for anybody else's."""
-    for base in type(array).__mro__:
+    kind: Any = type(array)
+    return framework_of_class(kind)
+
+
+@functools.lru_cache(maxsize=256)
+def framework_of_class(kind: Any) -> Optional[str]:
+    for base in kind.__mro__:
         found = FRAMEWORKS.get(base.__module__.partition(".")[0])
         if found:
             return found
     return None
+
+
+@functools.lru_cache(maxsize=64)
+def device_name(kind: int, index: int) -> str:
+    """``"cpu"``, ``"cuda:1"``; ``"device8:0"`` of what is not known here."""
+    return "cpu" if kind == 1 else f"{DEVICES.get(kind, f'device{kind}')}:{index}"
 
 
 def compact(shape: Sequence[int]) -> tuple[int, ...]:
@@ -96,11 +109,10 @@ class Tensor:
         Reads the elements as another dtype of the same width.
     """
 
-    __slots__ = ("array", "shape", "strides", "dtype", "device", "readonly", "framework", "struct", "_owner", "__weakref__")
+    __slots__ = ("array", "shape", "dtype", "device", "readonly", "framework", "struct", "_strides", "_owner", "__weakref__")
 
     array: Any  # what was given
     shape: tuple[int, ...]
-    strides: tuple[int, ...]  # in elements
     dtype: str  # "bf16", ...
     device: str  # "cpu", "cuda:0"
     readonly: bool
@@ -124,19 +136,18 @@ class Tensor:
                 raise InvalidArgument(f"dtype {dtype_name(dtype)} has {bits} bits, the array's elements have {raw.bits}")
         self.array = array
         self.shape = raw.shape
-        self.strides = compact(raw.shape) if raw.strides is None else raw.strides
+        self._strides = raw.strides
         self.dtype = NAMES.get((code, bits), f"code{code}x{bits}")
-        kind, index = raw.device
-        self.device = DEVICES.get(kind, f"device{kind}") + ("" if kind == 1 else f":{index}")
+        self.device = device_name(*raw.device)
         self.framework = framework_of(array)
         self.readonly = raw.readonly or self.framework == "jax"
         self.struct = kf_tensor(
             raw.data or None,
-            kf_device(kind, index),
-            len(self.shape),
-            kf_dtype(code, bits, raw.lanes),
-            _dlpack.pointer(self.shape),
-            _dlpack.pointer(self.strides),
+            raw.device,
+            len(raw.shape),
+            (code, bits, raw.lanes),
+            _dlpack.pointer(raw.shape),
+            None if raw.strides is None else _dlpack.pointer(raw.strides),
             0,
         )
         self._owner = raw.owner
@@ -150,7 +161,7 @@ class Tensor:
             bits=s.dtype.bits,
             lanes=s.dtype.lanes,
             shape=self.shape,
-            strides=self.strides,
+            strides=self._strides,
             readonly=self.readonly,
             owner=self._owner,
         )
@@ -182,6 +193,11 @@ class Tensor:
         return tensor
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        return compact(self.shape) if self._strides is None else self._strides
+
+    @property
     def ndim(self) -> int:
         return len(self.shape)
 
@@ -210,12 +226,15 @@ def read(array: Any) -> _dlpack.Raw:
     """The first of the three protocols that the array has. NumPy's comes first: it says "read-only" and bf16 in every version."""
     if isinstance(array, type):
         raise TypeError(f"expected an array, got the class {array.__name__}")
-    if hasattr(array, "__array_interface__") and framework_of(array) not in ("torch", "jax", "cupy"):
+    framework = framework_of(array)
+    if framework == "numpy":
+        return _dlpack.from_array_interface(sys.modules["numpy"].asarray(array))  # a scalar of NumPy's has no memory to hold
+    if framework is None and hasattr(array, "__array_interface__"):
         return _dlpack.from_array_interface(array)
     if hasattr(array, "__dlpack__"):
-        if framework_of(array) == "jax":
+        if framework == "jax":
             array.block_until_ready()
-        elif framework_of(array) == "torch" and str(array.dtype) == "torch.bool":
+        elif framework == "torch" and str(array.dtype) == "torch.bool":
             import torch
 
             return _dlpack.from_dlpack(array.view(torch.uint8))._replace(code=DTYPES["bool"][0])
@@ -235,8 +254,3 @@ def listed(values: Sequence[Any]) -> "arrays.array[Any]":
     if all(isinstance(value, (int, float)) for value in values):
         return arrays.array("f", values)
     raise TypeError("a list must be flat and of numbers; give an array instead")
-
-
-def address(tensor: Tensor) -> Any:
-    """What the args structs hold. The tensor must outlive it."""
-    return ctypes.pointer(tensor.struct)

@@ -2,6 +2,7 @@
 """Views: NumPy, buffers, lists and DLPack capsules; no copies; lifetimes; what is refused."""
 
 import array as arrays
+import ctypes
 import gc
 import sys
 import weakref
@@ -101,6 +102,11 @@ def test_a_buffer_is_held_while_a_view_is():
         a.append(1)
     del t
     a.append(1)
+
+
+def test_numpy_scalars_are_held():
+    t = Tensor(np.float32(3))
+    assert (t.shape, t.dtype) == ((), "fp32") and ctypes.c_float.from_address(t.data_ptr).value == 3
 
 
 def test_lists():

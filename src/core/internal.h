@@ -184,6 +184,7 @@ typedef struct kf_worker {
     char *scratch;
     int32_t index;
     int32_t count; // workers of this run
+    bool first;    // this worker's first call in this phase: its scratch holds nothing of the phase yet
 } kf_worker;
 
 // One operation of one backend. plan and prepare return a status (with kf_fail's sentence); run_items cannot fail.

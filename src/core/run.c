@@ -37,7 +37,7 @@ static kf_status place_workspace(const char *what, kf_run *run, void *workspace,
 
 static kf_worker worker_of(const kf_run *run, int32_t index, int32_t count) {
     char *scratch = run->workspace + round_up(run->shared_bytes) + (size_t)index * round_up(run->scratch_bytes);
-    return (kf_worker){.shared = run->workspace, .scratch = scratch, .index = index, .count = count};
+    return (kf_worker){.shared = run->workspace, .scratch = scratch, .index = index, .count = count, .first = true};
 }
 
 kf_status kf_run_prepare(const char *what, kf_run *run, void *workspace, size_t bytes) {
@@ -51,11 +51,11 @@ kf_status kf_run_prepare(const char *what, kf_run *run, void *workspace, size_t 
 
 // Items are taken in chunks, so that many small ones cost few atomics and the last ones still spread: 8 chunks a
 // member.
-static void take_items(const kf_op *op, int32_t phase, kf_counter *next, const kf_worker *worker) {
+static void take_items(const kf_op *op, int32_t phase, kf_counter *next, kf_worker *worker) {
     int64_t items = op->plan.items[phase], chunk = items / ((int64_t)worker->count * 32);
     if (worker->count == 1) chunk = items;
     if (chunk < 1) chunk = 1;
-    for (;;) {
+    for (worker->first = true;; worker->first = false) {
         int64_t first = atomic_fetch_add_explicit(next, chunk, memory_order_relaxed);
         if (first >= items) return;
         op->backend->run_items(op, worker, phase, first, first + chunk < items ? chunk : items - first);

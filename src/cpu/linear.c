@@ -3,9 +3,10 @@
 // The linear layer's driver: y[T, N] = x[T, K] W[N, K]^T + bias. linear.h says how W is laid out and how products are made.
 //
 //     phase 0   x into the form that the tiles read: rows are taken in tiles of R (12, 6, ... 1), a tile's rows interleaved. One item is a
-//               few hundred values of one row. Left out where one fp32 row meets dense weights: it is used as it stands.
-//     phase 1   one item is a chunk of rows times a panel of 16 columns (dense: a tile's one or two). Items that follow each other share the
-//               chunk, which then stays in L2 while the weights pass by once.
+//               few hundred values of one row. Where T = 1 there is no such phase: each worker does it for itself, which takes less than a
+//               barrier; and one fp32 row for dense weights is used as it stands.
+//     phase 1   one item is a chunk of rows times a panel of 16 columns (dense: a tile's one or two; T = 1: several). Items that follow each
+//               other share the chunk, which then stays in L2 while the weights pass by once.
 //
 // Bytes: W once per chunk of rows, x once per panel from L2, y once. Operations: 2 T N K. For T = 1 the weights' bytes decide.
 // Unpacked weights, and the last N % 16 rows of packed ones, are packed panel by panel into a worker's scratch.
@@ -14,9 +15,11 @@
 #include <string.h>
 
 enum {
-    CHUNK_ROWS = 96,    // a multiple of all tile heights: 96 rows of K = 1536 are 590 KB as kf_x_block
-    SPLIT_VALUES = 512, // of x, to an item of phase 0: about 0.2 us
-    STAGE_VALUES = 256  // of x as floats, on the stack
+    ITEMS_PER_THREAD = 6, // at least, where T = 1: even shares for a thread that is late
+    ITEM_BYTES = 65536,   // of weights, at most, where T = 1: 2 us at 30 GB/s
+    CHUNK_ROWS = 96,      // a multiple of all tile heights: 96 rows of K = 1536 are 590 KB as kf_x_block
+    SPLIT_VALUES = 512,   // of x, to an item of phase 0: about 0.2 us
+    STAGE_VALUES = 256    // of x as floats, on the stack
 };
 
 typedef struct linear_plan {
@@ -24,8 +27,10 @@ typedef struct linear_plan {
     int64_t groups;      // of tile_panels panels
     int64_t tile_panels; // that an item covers
     int64_t panel_bytes;
-    int64_t splits; // items of phase 0 to a row; 0: x is used as it stands
+    int64_t splits;  // parts of a row of x that are brought into form one by one; 0: x is used as it stands
+    int64_t x_bytes; // of a row of x in that form
     int32_t quantised, pairs, digits;
+    int32_t local; // each worker has a copy of x, at the start of its scratch
 } linear_plan;
 kf_static_assert(sizeof(linear_plan) <= sizeof(int64_t) * KF_PLAN_WORDS, "fits the plan");
 
@@ -33,10 +38,23 @@ static const linear_plan *plan_of(const kf_op *op) { return (const linear_plan *
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Bytes of one row of x in the tiles' form.
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Where panels begin in the scratch of a worker that has x there.
+static int64_t local_bytes(const linear_plan *plan) { return ceil_div(plan->x_bytes, 64) * 64; }
+
 static int64_t x_row_bytes(const linear_plan *plan, int64_t K) {
     if (plan->quantised) return K / KF_BLOCK_SMALL * (int64_t)sizeof(kf_x_block);
     return plan->pairs ? (K + 1) / 2 * 4 : K * 4;
+}
+
+// Panels to an item. Results do not depend on it: a panel's sums are its own.
+static int64_t panels_of_item(const kf_op *op, const linear_plan *plan) {
+    if (!plan->quantised) return op->context->cpu->linear->dense_panels;
+    if (op->problem.linear.options.T > 1 || plan->panel_bytes == 0) return 1;
+    const int64_t even = plan->panels / (op->context->info.threads * ITEMS_PER_THREAD);
+    return larger(1, smaller(KF_LINEAR_MAX_PANELS, smaller(even, ITEM_BYTES / plan->panel_bytes)));
 }
 
 static kf_status plan_linear(kf_op *op) {
@@ -48,21 +66,25 @@ static kf_status plan_linear(kf_op *op) {
     plan->pairs = kernels->pairs && p->weight.type == KF_WEIGHT_BF16 && p->x.type == KF_TYPE_BF16;
     plan->digits = p->options.activations == KF_ACTIVATIONS_INT8 ? 1 : KF_X_DIGITS;
     plan->panels = ceil_div(N, KF_PANEL_ROWS);
-    plan->tile_panels = plan->quantised ? 1 : kernels->dense_panels;
-    plan->groups = ceil_div(plan->panels, plan->tile_panels);
     plan->panel_bytes = kf_panel_bytes(p->weight.type, K);
+    plan->tile_panels = panels_of_item(op, plan);
+    plan->groups = ceil_div(plan->panels, plan->tile_panels);
     const bool as_it_stands = !plan->quantised && T == 1 && p->x.type == KF_TYPE_F32;
     plan->splits = as_it_stands ? 0 : ceil_div(K, SPLIT_VALUES);
+    plan->x_bytes = x_row_bytes(plan, K);
+    plan->local = T == 1 && plan->splits > 0;
     if (T == 0 || N == 0) return KF_OK; // no phase
-    if (x_row_bytes(plan, K) > INT64_MAX / 2 / T)
+    if (plan->x_bytes > INT64_MAX / 2 / T)
         return kf_fail(KF_INVALID_ARGUMENT, "linear: x has too many values (%lld rows of %lld)", (long long)T,
                        (long long)K);
-    op->plan.phases = 2;
-    op->plan.items[0] = T * plan->splits;
-    op->plan.items[1] = ceil_div(T, CHUNK_ROWS) * plan->groups;
-    op->plan.shared_bytes = plan->splits ? (size_t)(T * x_row_bytes(plan, K)) : 0;
+    if (plan->splits && !plan->local) {
+        op->plan.items[op->plan.phases++] = T * plan->splits;
+        op->plan.shared_bytes = (size_t)(T * plan->x_bytes);
+    }
+    op->plan.items[op->plan.phases++] = ceil_div(T, CHUNK_ROWS) * plan->groups;
     const bool packs = !p->weight.packed || N % KF_PANEL_ROWS;
-    op->plan.scratch_bytes = packs ? (size_t)(plan->panel_bytes * plan->tile_panels) : 0;
+    op->plan.scratch_bytes = (size_t)(packs ? plan->panel_bytes * plan->tile_panels : 0);
+    op->plan.scratch_bytes += (size_t)(plan->local ? local_bytes(plan) : 0);
     return KF_OK;
 }
 
@@ -100,7 +122,7 @@ static void split_row(const kf_op *op, char *shared, int64_t t, int64_t k0, int6
     const kf_linear_kernels *kernels = op->context->cpu->linear;
     int32_t height;
     const int64_t first = tile_of_row(heights_of(op), p->options.T, t, &height);
-    kf_x_block *tile = (kf_x_block *)(shared + first * x_row_bytes(plan, p->options.K));
+    kf_x_block *tile = (kf_x_block *)(shared + first * plan->x_bytes);
     const char *row = p->x.data + t * p->x.stride[0] * kf_type_size(p->x.type);
     kernels->split(row + k0 * kf_type_size(p->x.type), p->x.type, p->weight.type, plan->digits,
                    (k1 - k0) / KF_BLOCK_SMALL, height, &tile[k0 / KF_BLOCK_SMALL * height + (t - first)]);
@@ -110,7 +132,7 @@ static void spread_row(const kf_op *op, char *shared, int64_t t, int64_t k0, int
     const kf_linear_problem *p = &op->problem.linear;
     int32_t height;
     const int64_t first = tile_of_row(heights_of(op), p->options.T, t, &height);
-    float *tile = (float *)(shared + first * x_row_bytes(plan_of(op), p->options.K)) + (t - first);
+    float *tile = (float *)(shared + first * plan_of(op)->x_bytes) + (t - first);
     const char *row = p->x.data + t * p->x.stride[0] * kf_type_size(p->x.type);
     for (int64_t k = k0; k < k1; k += STAGE_VALUES) {
         float values[STAGE_VALUES];
@@ -124,7 +146,7 @@ static void spread_pairs(const kf_op *op, char *shared, int64_t t, int64_t k0, i
     const kf_linear_problem *p = &op->problem.linear;
     int32_t height;
     const int64_t first = tile_of_row(heights_of(op), p->options.T, t, &height);
-    char *tile = shared + first * x_row_bytes(plan_of(op), p->options.K) + (t - first) * 4;
+    char *tile = shared + first * plan_of(op)->x_bytes + (t - first) * 4;
     const char *row = p->x.data + t * p->x.stride[0] * 2;
     for (int64_t k = k0; k < k1; k += 2) {
         uint16_t pair[2] = {0, 0};
@@ -179,7 +201,7 @@ static void multiply_tile(const kf_op *op, const kf_worker *worker, const column
     const kf_linear_problem *p = &op->problem.linear;
     const kf_linear_kernels *kernels = op->context->cpu->linear;
     const linear_plan *plan = plan_of(op);
-    float sums[KF_LINEAR_MAX_ROWS * KF_LINEAR_MAX_PANELS * KF_PANEL_ROWS] __attribute__((aligned(64)));
+    float sums[KF_LINEAR_MAX_SUMS] __attribute__((aligned(64)));
     const kf_linear_tile tile = {.type = p->weight.type,
                                  .rows = rows,
                                  .panels = c->panels,
@@ -187,7 +209,9 @@ static void multiply_tile(const kf_op *op, const kf_worker *worker, const column
                                  .K = p->options.K,
                                  .w = c->w,
                                  .panel_bytes = plan->panel_bytes,
-                                 .x = plan->splits ? worker->shared + t * x_row_bytes(plan, p->options.K) : p->x.data,
+                                 .x = plan->local    ? worker->scratch
+                                      : plan->splits ? worker->shared + t * plan->x_bytes
+                                                     : p->x.data,
                                  .raw = p->x.data + t * p->x.stride[0] * kf_type_size(p->x.type),
                                  .raw_stride = p->x.stride[0] * kf_type_size(p->x.type),
                                  .raw_type = p->x.type,
@@ -211,9 +235,9 @@ static void multiply(const kf_op *op, const kf_worker *worker, int64_t item) {
     const int64_t panels = plan->panels - panel < plan->tile_panels ? plan->panels - panel : plan->tile_panels;
     const int64_t end = t0 + CHUNK_ROWS < p->options.T ? t0 + CHUNK_ROWS : p->options.T;
     float bias[KF_LINEAR_MAX_PANELS * KF_PANEL_ROWS];
-    columns c = {.w = find_panels(op, worker->scratch, panel, panels),
-                 .first = panel * KF_PANEL_ROWS,
-                 .panels = (int32_t)panels};
+    char *scratch = worker->scratch + (plan->local ? local_bytes(plan) : 0);
+    columns c = {
+        .w = find_panels(op, scratch, panel, panels), .first = panel * KF_PANEL_ROWS, .panels = (int32_t)panels};
     c.count = p->options.N - c.first < panels * KF_PANEL_ROWS ? p->options.N - c.first : panels * KF_PANEL_ROWS;
     if (kf_present(&p->bias)) {
         op->context->cpu->linear->load(p->bias.data + c.first * kf_type_size(p->bias.type), p->bias.type, c.count,
@@ -228,12 +252,14 @@ static void multiply(const kf_op *op, const kf_worker *worker, int64_t item) {
 }
 
 static void run_linear(const kf_op *op, const kf_worker *worker, int32_t phase, int64_t first, int64_t count) {
-    for (int64_t item = first; item < first + count; item++) {
-        if (phase == 0)
-            arrange_x(op, worker->shared, item);
-        else
-            multiply(op, worker, item);
+    const linear_plan *plan = plan_of(op);
+    if (phase + 1 < op->plan.phases) {
+        for (int64_t item = first; item < first + count; item++) arrange_x(op, worker->shared, item);
+        return;
     }
+    for (int64_t part = 0; plan->local && worker->first && part < plan->splits; part++)
+        arrange_x(op, worker->scratch, part);
+    for (int64_t item = first; item < first + count; item++) multiply(op, worker, item);
 }
 
 const kf_backend_op kf_cpu_linear = {.plan = plan_linear, .prepare = prepare_linear, .run_items = run_linear};

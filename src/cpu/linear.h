@@ -42,8 +42,11 @@ enum {
     KF_DENSE_CHUNK =
         256, // dense products are summed over so many k before they are added to the row's sum: bounds the error
     KF_LINEAR_MAX_ROWS = 12,
-    KF_LINEAR_MAX_PANELS = 2
+    KF_DENSE_MAX_PANELS = 2,
+    KF_LINEAR_MAX_PANELS = 16, // of a tile of one row
+    KF_LINEAR_MAX_SUMS = KF_LINEAR_MAX_ROWS * KF_DENSE_MAX_PANELS * KF_PANEL_ROWS
 };
+kf_static_assert(KF_LINEAR_MAX_PANELS *KF_PANEL_ROWS <= KF_LINEAR_MAX_SUMS, "room for one row of many panels");
 
 // 32 values of a row of x. start is what the sums of digits begin with: -centre * sum X in digits, where the codes are multiplied as code -
 // centre; one for each of the block's two groups of weights that share a scale (types with groups of 32 use the first only).
@@ -76,7 +79,7 @@ typedef struct kf_linear_kernels {
     const char *notes;
     const int32_t *quant_rows; // heights of tiles, descending, the last one 1
     const int32_t *dense_rows;
-    int32_t dense_panels; // panels that a dense tile covers (1 or 2)
+    int32_t dense_panels; // panels that a dense tile covers, at most KF_DENSE_MAX_PANELS
     int32_t pairs;        // not 0: bf16 x and bf16 W are multiplied in pairs (dense tiles with `pairs`)
     void (*load)(const char *x, int32_t type, int64_t n, float *out);
     // out = y (+ bias), rounded once.

@@ -32,7 +32,7 @@ enum {
     STRIPS = KF_PANEL_ROWS / KF_LANES,
     GROUPS = KF_BLOCK_SMALL / 4,
     MAX_ROWS = KF_LINEAR_MAX_ROWS,
-    MAX_STRIPS = KF_LINEAR_MAX_PANELS * STRIPS
+    MAX_STRIPS = KF_DENSE_MAX_PANELS * STRIPS
 };
 
 // ------------------------------------------------------------------------------------------------- codes and their scales
