@@ -56,9 +56,11 @@ bool ref_visible(const kf_attention_args *args, int64_t b, int64_t h, int64_t i,
 
 void ref_softmax(const kf_softmax_args *args, double *y, double *lse);           // [*, N], [*] or NULL
 bool ref_merge_states(const kf_merge_states_args *args, double *o, double *lse); // [*, Dv], [*] or NULL
-bool ref_rmsnorm(const kf_rmsnorm_args *args, double *y, double *sum);           // [*, N] both; sum may be NULL
-void ref_swiglu(const kf_swiglu_args *args, double *y);                          // [*, N]
-void ref_rope(const kf_rope_args *args, double *y);                              // [B, H, N, D]
+// `slack`, where not NULL, gets for each y what it may differ by where fp32 arithmetic rounds a number near a tie the other way, at the
+// roundings that `cast` puts in between.
+bool ref_rmsnorm(const kf_rmsnorm_args *args, double *y, double *sum, double *slack); // [*, N] all; sum may be NULL
+void ref_swiglu(const kf_swiglu_args *args, double *y);                               // [*, N]
+void ref_rope(const kf_rope_args *args, double *y);                                   // [B, H, N, D]
 void ref_kv_append(const kf_kv_append_args *args, double *k,
                    double *v); // the new rows as they must stand in the caches, before rounding
 bool ref_embedding(const kf_embedding_args *args, double *y); // [T, N]

@@ -53,34 +53,52 @@ bool ref_merge_states(const kf_merge_states_args *args, double *o, double *lse) 
     return done;
 }
 
+// Rounds *value to dtype. Returns an ulp where a relative error of `error` could make it round the other way, otherwise 0.
+static double round_with_slack(kf_dtype dtype, double error, double *value) {
+    const double low = ref_round(dtype, *value * (1 - error)), high = ref_round(dtype, *value * (1 + error));
+    *value = ref_round(dtype, *value);
+    return low == high ? 0 : ref_ulp(dtype, *value);
+}
+
+// What fp32 arithmetic loses in a sum of two numbers, and in a product with the reciprocal root besides.
+static const double SUM_ERROR = 0x1p-23, PRODUCT_ERROR = 0x1p-20;
+
 // s = x + residual; y = s rsqrt(mean s^2 + eps) (offset + weight), rounded in between where `cast` says so.
-bool ref_rmsnorm(const kf_rmsnorm_args *args, double *y, double *sum) {
-    const int64_t rows = ref_leading(args->x, 1), N = last_axis(args->x);
+static void normalise_row(const kf_rmsnorm_args *args, int64_t N, const double *weight, double *y, double *slack) {
     const kf_dtype sum_dtype = args->sum ? args->sum->dtype : args->x->dtype;
+    double squares = 0;
+    for (int64_t c = 0; c < N; c++) {
+        slack[c] = args->cast != KF_CAST_END ? round_with_slack(sum_dtype, SUM_ERROR, &y[c]) : 0;
+        squares += y[c] * y[c];
+    }
+    const double scale = 1 / sqrt(squares / (double)N + (double)args->eps);
+    for (int64_t c = 0; c < N; c++) {
+        y[c] *= scale;
+        slack[c] *= scale;
+        if (args->cast == KF_CAST_LLAMA) slack[c] += round_with_slack(args->x->dtype, PRODUCT_ERROR, &y[c]);
+        y[c] *= weight[c];
+        slack[c] *= fabs(weight[c]);
+    }
+}
+
+bool ref_rmsnorm(const kf_rmsnorm_args *args, double *y, double *sum, double *slack) {
+    const int64_t rows = ref_leading(args->x, 1), N = last_axis(args->x);
     double *residual = calloc((size_t)N + 1, sizeof(double)), *weight = malloc((size_t)(N + 1) * sizeof(double));
-    const bool open = residual && weight;
+    double *own = malloc((size_t)(N + 1) * sizeof(double));
+    const bool open = residual && weight && own;
     for (int64_t c = 0; open && c < N; c++) weight[c] = 1;
     if (open && args->weight) ref_row(args->weight, 0, weight);
     for (int64_t c = 0; open && args->weight && c < N; c++) weight[c] += (double)args->weight_offset;
     for (int64_t r = 0; open && r < rows; r++, y += N) {
-        double squares = 0;
         ref_row(args->x, r, y);
         if (args->residual) ref_row(args->residual, r, residual);
-        for (int64_t c = 0; c < N; c++) {
-            y[c] += residual[c];
-            if (sum) sum[r * N + c] = y[c];
-            if (args->cast != KF_CAST_END) y[c] = ref_round(sum_dtype, y[c]);
-            squares += y[c] * y[c];
-        }
-        const double scale = 1 / sqrt(squares / (double)N + (double)args->eps);
-        for (int64_t c = 0; c < N; c++) {
-            y[c] *= scale;
-            if (args->cast == KF_CAST_LLAMA) y[c] = ref_round(args->x->dtype, y[c]);
-            y[c] *= weight[c];
-        }
+        for (int64_t c = 0; c < N; c++) y[c] += residual[c];
+        for (int64_t c = 0; c < N && sum; c++) sum[r * N + c] = y[c];
+        normalise_row(args, N, weight, y, slack ? slack + r * N : own);
     }
     free(residual);
     free(weight);
+    free(own);
     return open;
 }
 

@@ -1,0 +1,219 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Tests the tests: breaks the library on purpose, one place at a time, and fails unless `keyfold verify` notices.
+#
+#   sh tests/mutants.sh --quick      at least one for each operation (the default)
+#   sh tests/mutants.sh --all        all of them
+#   sh tests/mutants.sh NAME ...     those
+#
+# A mutant is a line at the end of this file: the file, a text that must stand in it exactly once, what to put there instead, and the
+# case of verify that must fail. Everything happens in a copy of the tree under BUILD/mutants (BUILD: KEYFOLD_BUILD, or build), compiled
+# with little optimisation. With 77 as exit status nothing could be run here.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+work=${KEYFOLD_BUILD:-build}/mutants
+mkdir -p "$work" && work=$(cd "$work" && pwd) || exit 1
+tree=$work/tree
+build=$work/build
+pristine=$work/pristine
+jobs=$(nproc 2>/dev/null || echo 2)
+isa=
+asked=$*
+wanted=quick
+[ "${1:-}" = --all ] && wanted=all && asked=
+[ "${1:-}" = --quick ] && asked=
+caught=0 missed=0
+
+say() { printf '%s\n' "$*"; }
+
+compile() { cmake --build "$build" --target keyfold_command -j "$jobs" >"$work/build.log" 2>&1; }
+
+verify() { timeout 300 "$build/keyfold" verify --quick --isa "$isa" --case "$1" >"$work/verify.log" 2>&1; }
+
+# A copy of the tree, built once, and a copy of that build: each mutant starts from it, so that only what it changes is compiled.
+prepare() {
+    rm -rf "$work/tree" "$work/build" "$work/pristine"
+    mkdir -p "$tree"
+    cp -pR CMakeLists.txt cmake include python src tools "$tree"/ || return 1
+    cmake -S "$tree" -B "$build" -DKEYFOLD_TESTS=OFF -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS_RELEASE=-O1 >"$work/build.log" 2>&1 && compile || {
+        tail -n 30 "$work/build.log"
+        return 1
+    }
+    cp -pR "$build" "$pristine"
+    isa=$("$build/keyfold" info --json | sed -n 's/.*"isa_highest": "\([a-z0-9]*\)".*/\1/p')
+    [ -n "$isa" ]
+}
+
+# Makes the change; fails unless the text stands in the file exactly once.
+change() {
+    from=$2 to=$3 awk '
+        BEGIN { from = ENVIRON["from"]; to = ENVIRON["to"] }
+        {
+            line = $0
+            while ((at = index(line, from)) > 0) {
+                seen++
+                printf "%s%s", substr(line, 1, at - 1), to
+                line = substr(line, at + length(from))
+            }
+            print line
+        }
+        END { exit seen == 1 ? 0 : 1 }' "$1" >"$work/changed" && cat "$work/changed" >"$1"
+}
+
+restore() {
+    cp -p "$1" "$tree/$1"
+    rm -rf "$build" && cp -pR "$pristine" "$build"
+}
+
+# mutant quick|slow NAME FILE TEXT INSTEAD CASE
+mutant() {
+    if [ -n "$asked" ]; then
+        case " $asked " in *" $2 "*) ;; *) return ;; esac
+    elif [ "$wanted" = quick ] && [ "$1" != quick ]; then
+        return
+    fi
+    if ! verify "$6"; then
+        say "WRONG    $2: $6 fails without the change, or is not there"
+        missed=$((missed + 1))
+        return
+    fi
+    if ! change "$tree/$3" "$4" "$5"; then
+        say "WRONG    $2: \"$4\" does not stand in $3 exactly once"
+        missed=$((missed + 1))
+    elif ! compile; then
+        say "WRONG    $2: does not compile"
+        grep error "$work/build.log" | head -n 5
+        missed=$((missed + 1))
+    elif verify "$6"; then
+        say "MISSED   $2: $6 passes"
+        missed=$((missed + 1))
+    else
+        say "caught   $2: $(sed -n 2p "$work/verify.log" | sed 's/^ *//')"
+        caught=$((caught + 1))
+    fi
+    restore "$3"
+}
+
+command -v cmake >/dev/null || { say "skip: cmake is not here"; exit 77; }
+prepare || { say "the tree does not build"; exit 1; }
+
+# ------------------------------------------------------------------------------------------------- the mask
+mutant quick causal-bound src/math/mask.h \
+    'kf_saturating_add(kf_saturating_add(p, mask->right), 1)' 'kf_saturating_add(p, mask->right)' \
+    attention/report/causal-q3-k128
+mutant slow window-bound src/math/mask.h \
+    'kf_max64(0, kf_saturating_sub(p, mask->left))' 'kf_max64(0, kf_saturating_sub(p, mask->left) + 1)' \
+    attention/report/window-of-5-tokens
+mutant slow skipped-tile src/math/mask.h \
+    'kf_interval keys = {first.lo, last.hi};' 'kf_interval keys = {first.lo, first.hi};' \
+    attention/grid/causal
+mutant slow alignment src/cpu/attention_rows.c \
+    'offset = item->mask.length - problem->options.Nq;' 'offset = 0 * problem->options.Nq;' \
+    attention/report/causal-q2-k6
+mutant slow hidden-nan src/cpu/attention_tiles.c \
+    'bool careful = partial && !finite' 'bool careful = false && partial && !finite' \
+    attention/hostile/nan-v-seen-by-some
+
+# ------------------------------------------------------------------------------------------------ the state
+mutant quick rescale src/cpu/attention_loops.h \
+    'alpha[r] = m[r] - origin[r];' 'alpha[r] = 0.0f;' \
+    attention/hostile/rising-scores
+mutant slow base-of-logarithm src/math/state.h \
+    ' * 0.69314718055994530942' '' \
+    attention/report/lse-natural
+mutant slow scale-twice src/cpu/attention_rows.c \
+    'return (scale < 0.0f ? -scale : scale) * KF_LOG2E;' 'return scale * scale * KF_LOG2E;' \
+    attention/grid/none
+mutant slow no-log2e src/cpu/attention_rows.c \
+    'return (scale < 0.0f ? -scale : scale) * KF_LOG2E;' 'return scale < 0.0f ? -scale : scale;' \
+    attention/grid/none
+mutant quick split-weight src/cpu/attention_rows.c \
+    'all.d += w * call->states' 'all.d += call->states' \
+    attention/decode/mha
+mutant slow sink-base src/math/state.h \
+    'kf_state one = {sink * KF_LOG2E, 1.0f};' 'kf_state one = {sink, 1.0f};' \
+    attention/grid/sinks
+mutant slow empty-row src/math/state.h \
+    'return state.d == 0.0f ? 0.0f : 1.0f / state.d;' 'return 1.0f / state.d;' \
+    attention/report/causal-more-queries-than-keys
+
+# ------------------------------------------------------------------------------------ attention: data and options
+mutant slow tail-scores-zero src/cpu/attention_few.c \
+    't->s[r * KF_SCORE_STRIDE + j] = -INFINITY;' 't->s[r * KF_SCORE_STRIDE + j] = 0.0f;' \
+    attention/report/query-of-one
+mutant slow head-map src/cpu/attention_rows.c \
+    'view->head = item->kv_head * heads + (row0 + r) % heads;' 'view->head = (row0 + r) % heads;' \
+    attention/decode/gqa
+mutant slow stride-of-v src/cpu/attention_few.c \
+    'item->kv_head, k0), v->stride[2] *' 'item->kv_head, k0), options->Dv *' \
+    attention/grid
+mutant slow alibi-distance src/cpu/attention_rows.c \
+    'row.distance = (float)(view->position - k0);' 'row.distance = (float)(view->position - k0 + 1);' \
+    attention/grid/alibi
+mutant slow positions-of-batch src/cpu/attention_rows.c \
+    'kf_view_int2(&problem->positions, item->b, view->query)' 'kf_view_int2(&problem->positions, 0, view->query)' \
+    attention/random
+
+# ------------------------------------------------------------------------------------------------ operations on rows
+mutant quick softmax-rescale src/cpu/rows_loops.h \
+    'if (m > s.m) s.d *= kf_exp(s.m - m);' '' \
+    softmax/long
+mutant quick merge-weight src/cpu/merge_states.c \
+    'weight[s] * inverse;' 'weight[s];' \
+    merge_states/two-parts
+mutant slow merge-empty-part src/cpu/merge_states.c \
+    'part == -INFINITY ? -1.0f : weight[s] * inverse' 'weight[s] * inverse' \
+    merge_states/empty-parts
+mutant quick rmsnorm-offset src/cpu/rmsnorm.c \
+    '.weight_offset = p->options.weight_offset' '.weight_offset = 0 * p->options.weight_offset' \
+    rmsnorm/gemma
+mutant slow rmsnorm-cast src/cpu/rows_loops.h \
+    'r->cast == KF_CAST_END ? KF_TYPE_F32 : sum_type' 'r->cast != KF_CAST_LLAMA ? KF_TYPE_F32 : sum_type' \
+    rmsnorm/residual/sum
+mutant slow rmsnorm-llama src/cpu/rows_loops.h \
+    'r->cast == KF_CAST_LLAMA ? r->x_type : KF_TYPE_F32' 'KF_TYPE_F32' \
+    rmsnorm/plain/llama
+mutant slow rmsnorm-eps src/cpu/rows_loops.h \
+    'mean + ldexp((double)eps, -2 * power)' 'mean' \
+    rmsnorm/eps-large
+mutant quick swiglu-sign src/cpu/rows_loops.h \
+    'kf_vec_select_negative(gate, kf_vec_mul(gate, e), gate)' 'gate' \
+    swiglu/separate
+mutant quick rope-sign src/cpu/rows_loops.h \
+    'store(y, y_type, c + pairs, step, kf_vec_fma(a, sn, kf_vec_mul(b, cs)));' \
+    'store(y, y_type, c + pairs, step, kf_vec_fnma(a, sn, kf_vec_mul(b, cs)));' \
+    rope/neox
+mutant slow rope-llama3 src/math/rope.h \
+    'if (turns > high) return frequency;' 'if (turns > low) return frequency;' \
+    rope/llama3
+mutant slow rope-tail src/cpu/rows_loops.h \
+    'rows_convert(y + dims * size_of(y_type), y_type, x + dims * size_of(x_type), x_type, D - dims);' ';' \
+    rope/neox-partial
+mutant quick append-slot src/cpu/kv_append.c \
+    'kf_head_row(&p->v_cache, b, h, slot)' 'kf_head_row(&p->v_cache, b, h, slot - n)' \
+    kv_append/no-rotation
+mutant slow append-capacity src/cpu/kv_append.c \
+    'if (slot < 0 || slot > last)' 'if (slot < 0)' \
+    kv_append/past-the-cache
+
+# ------------------------------------------------------------------------------------------------- weights and linear
+mutant quick embedding-scale src/cpu/linear.c \
+    'values[i] *= p->options.scale;' 'values[i] *= 1.0f;' \
+    embedding/q8_0
+mutant slow block-scale src/math/blocks.h \
+    '(s[j - 4] >> 6) << 4' '(s[j - 4] >> 6) << 3' \
+    linear/q4_k
+mutant quick linear-minimum src/cpu/linear_tile.h \
+    'if (kf_block_affine(type)) acc[r] = kf_vec_fma(m, kf_vec_set1(x[r].sum), acc[r]);' '' \
+    linear/q4_1
+
+mutant slow int8-scale src/cpu/linear_tile.h \
+    'const float scale = largest / 127.0f;' 'const float scale = largest / 128.0f;' \
+    linear/q8_0/packed-int8
+mutant slow packed-codes src/cpu/pack.c \
+    'word |= (read32(code + 4 * g) >> 4 & one) << g;' 'word |= (read32(code + 4 * g) >> 4 & one) << (7 - g);' \
+    linear/q5_0/packed-exact
+
+say "mutants: $caught caught, $missed not"
+[ "$missed" -eq 0 ] && [ "$caught" -gt 0 ]
