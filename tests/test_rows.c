@@ -112,11 +112,12 @@ static void check_same(const array *a, const array *b) {
         assert_memory_equal(at(a, r, 0), at(b, r, 0), (size_t)(a->n * bytes_of(a->t.dtype)));
 }
 
-// Half an ulp of rounding, and `ulps` of fp32 for the arithmetic.
+// Half an ulp of rounding (to 16 bits: and 1 % more, for their arithmetic is not quite fp32's), and `ulps` of fp32 for the
+// arithmetic.
 static double allowed(kf_dtype dtype, double value, double ulps) {
     double least = dtype.code == KF_CODE_BFLOAT ? 0x1p-133 : dtype.bits == 16 ? 0x1p-24 : 0x1p-149;
     double relative = dtype.code == KF_CODE_BFLOAT ? 0x1p-8 : dtype.bits == 16 ? 0x1p-11 : 0x1p-24;
-    return fabs(value) * (relative * 1.001 + ulps * 0x1p-23) + least;
+    return fabs(value) * (relative * (dtype.bits == 16 ? 1.01 : 1.001) + ulps * 0x1p-23) + least;
 }
 
 static void check_value(const char *what, double got, double expected, double bound) {
@@ -191,7 +192,8 @@ static void check_softmax(const array *x, const array *y, const array *lse) {
         for (int64_t i = 0; i < x->n; i++) top = fmax(top, expected[i]);
         for (int64_t i = 0; i < x->n; i++)
             check_value("softmax", get(y, r, i), expected[i], allowed(y->t.dtype, expected[i], 24) + top * 0x1p-30);
-        if (lse) check_value("lse", get(lse, 0, r), l, 4e-7 * (1 + fabs(l)));
+        // With 16-bit outputs the exponentials are good to 3e-6.
+        if (lse) check_value("lse", get(lse, 0, r), l, (y->t.dtype.bits == 32 ? 4e-7 : 4e-6) * (1 + fabs(l)));
     }
     free(expected);
 }
@@ -431,9 +433,8 @@ static void check_swiglu(const array *gate, const array *up, const array *y) {
     for (int64_t r = 0; r < y->rows; r++)
         for (int64_t i = 0; i < y->n; i++) {
             double g = get(gate, r, i), expected = g / (1 + exp(-g)) * get(up, r, i);
-            if (fabs(expected) > 1e38) continue; // beyond fp32 somewhere on the way
-            // exp(gate) is an fp32 number: below 2^-126 its last bit weighs 2^-149.
-            double lost = isfinite(g) ? fabs(g * get(up, r, i)) * 0x1p-149 : 0.0;
+            if (fabs(expected) > 1e38) continue;            // beyond fp32 somewhere on the way
+            double lost = g < -88.0 ? fabs(expected) : 0.0; // exp overflows: 0
             check_value("swiglu", get(y, r, i), expected, allowed(y->t.dtype, expected, 6) + lost);
         }
 }

@@ -10,6 +10,8 @@
 //     sum_each(x)              one vector of the sums of x[0] .. x[KF_LANES - 1]
 //     add_bias(x, bias)        x + bias, and -inf where the bias is -inf, whatever x
 //     hide(x, visible)         x, and -inf where the byte is 0
+//     weight(x)                2^x for x <= 0 (up to rounding); weight_half(x): where the result is rounded to bf16
+//     store_weight_half(p, w)  w as bf16
 //
 // Layouts of a packed block (n keys, KF_LANES = L):
 //     queries   [D][12]                                    so that a step of d reads 12 neighbours
@@ -199,34 +201,36 @@ INLINE float row_max(const float *s, int64_t first, int64_t last) {
     return kf_vec_hmax(kf_vec_max(m0, m1));
 }
 
-// p = 2^(c s - origin); returns its sum. to_half: p is bf16.
-INLINE float row_weights(const float *s, void *p, int64_t first, int64_t last, float c, float origin,
-                         const bool to_half) {
-    kf_vec sum[2] = {kf_vec_zero(), kf_vec_zero()};
-    kf_vec factor = kf_vec_set1(c), shift = kf_vec_set1(-origin);
-    int64_t j = first;
-    for (; j + 2 * KF_LANES <= last; j += 2 * KF_LANES) UNROLL for (int i = 0; i < 2; i++) {
-            int64_t at = j + i * KF_LANES;
-            kf_vec w = kf_vec_exp2_flush(kf_vec_fma(factor, kf_vec_load_f32(s + at), shift));
-            sum[i] = kf_vec_add(sum[i], w);
-            if (to_half)
-                store_weight_half((uint16_t *)p + at, w);
-            else
-                kf_vec_store_f32((float *)p + at, w);
-        }
-    for (; j < last; j += KF_LANES) {
-        kf_vec w = kf_vec_exp2_flush(kf_vec_fma(factor, kf_vec_load_f32(s + j), shift));
-        sum[0] = kf_vec_add(sum[0], w);
-        if (to_half)
-            store_weight_half((uint16_t *)p + j, w);
-        else
-            kf_vec_store_f32((float *)p + j, w);
-    }
-    return kf_vec_hsum(kf_vec_add(sum[0], sum[1]));
+// From here on c s and its rounding differ by more than powers of two can hold: then c s is rounded before the origin, which
+// is such a product itself, is taken off.
+#define FAR_ORIGIN 0x1p28f
+
+// p = 2^(c s - origin) of one vector, stored; returned for the sum. half: p is bf16.
+INLINE kf_vec weights_at(const float *s, void *p, int64_t j, kf_vec c, kf_vec origin, const bool far, const bool half) {
+    kf_vec x = kf_vec_load_f32(s + j);
+    x = far ? kf_vec_sub(kf_vec_mul(c, x), origin) : kf_vec_fma(c, x, kf_vec_sub(kf_vec_zero(), origin));
+    kf_vec w = half ? weight_half(x) : weight(x);
+    if (half)
+        store_weight_half((uint16_t *)p + j, w);
+    else
+        kf_vec_store_f32((float *)p + j, w);
+    return w;
 }
 
-INLINE void softmax_as(const bool to_half, float *s, void *p, int32_t rows, int64_t first, int64_t last, float c,
-                       float *m, float *d, float *alpha) {
+INLINE float row_weights(const float *s, void *p, int64_t first, int64_t last, float c, float origin, const bool far,
+                         const bool half) {
+    kf_vec sum0 = kf_vec_zero(), sum1 = kf_vec_zero(), factor = kf_vec_set1(c), shift = kf_vec_set1(origin);
+    int64_t j = first;
+    for (; j + 2 * KF_LANES <= last; j += 2 * KF_LANES) {
+        sum0 = kf_vec_add(sum0, weights_at(s, p, j, factor, shift, far, half));
+        sum1 = kf_vec_add(sum1, weights_at(s, p, j + KF_LANES, factor, shift, far, half));
+    }
+    for (; j < last; j += KF_LANES) sum0 = kf_vec_add(sum0, weights_at(s, p, j, factor, shift, far, half));
+    return kf_vec_hsum(kf_vec_add(sum0, sum1));
+}
+
+INLINE void softmax_as(const bool half, float *s, void *p, int32_t rows, int64_t first, int64_t last, float c, float *m,
+                       float *d, float *alpha) {
     float origin[KF_FEW_ROWS];
     for (int32_t r = 0; r < rows; r++) {
         float block = c * row_max(s + r * KF_SCORE_STRIDE, first, last);
@@ -235,11 +239,14 @@ INLINE void softmax_as(const bool to_half, float *s, void *p, int32_t rows, int6
         alpha[r] = m[r] - origin[r];
         m[r] = both;
     }
-    for (int32_t r = 0; r < rows; r += KF_LANES)
-        kf_vec_store_f32(alpha + r, kf_vec_exp2_flush(kf_vec_load_f32(alpha + r)));
+    for (int32_t r = 0; r < rows; r += KF_LANES) kf_vec_store_f32(alpha + r, weight(kf_vec_load_f32(alpha + r)));
     for (int32_t r = 0; r < rows; r++) {
-        char *row = (char *)p + r * KF_SCORE_STRIDE * (to_half ? 2 : 4);
-        d[r] = d[r] * alpha[r] + row_weights(s + r * KF_SCORE_STRIDE, row, first, last, c, origin[r], to_half);
+        char *row = (char *)p + r * KF_SCORE_STRIDE * (half ? 2 : 4);
+        const float *s_r = s + r * KF_SCORE_STRIDE;
+        bool far = !(origin[r] > -FAR_ORIGIN && origin[r] < FAR_ORIGIN);
+        float sum = far ? row_weights(s_r, row, first, last, c, origin[r], true, half)
+                        : row_weights(s_r, row, first, last, c, origin[r], false, half);
+        d[r] = d[r] * alpha[r] + sum;
     }
 }
 

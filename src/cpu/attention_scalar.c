@@ -19,6 +19,9 @@ static inline kf_vec add_bias(kf_vec x, kf_vec bias) { return bias == -INFINITY 
 static inline kf_vec hide(kf_vec x, const uint8_t *visible) { return *visible ? x : -INFINITY; }
 #define store_weight_half kf_vec_store_bf16
 
+#define weight kf_vec_exp2_flush
+#define weight_half kf_vec_exp2_flush
+
 #include "cpu/attention_loops.h"
 
 const kf_attention_kernels kf_attention_scalar = {

@@ -18,8 +18,8 @@ enum {
     ITEMS_PER_THREAD = 6, // at least, where T = 1: even shares for a thread that is late
     ITEM_BYTES = 65536,   // of weights, at most, where T = 1: 2 us at 30 GB/s
     CHUNK_ROWS = 96,      // a multiple of all tile heights: 96 rows of K = 1536 are 590 KB as kf_x_block
-    SPLIT_VALUES = 512,   // of x, to an item of phase 0: about 0.2 us
-    STAGE_VALUES = 256    // of x as floats, on the stack
+    SPLIT_VALUES = 512,   // along K, to an item of phase 0: 1 to 3 us for a tile of rows
+    STAGE = 64            // words of each row of x on the stack: with 12 rows 3 KB
 };
 
 typedef struct linear_plan {
@@ -40,6 +40,31 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static const int32_t *heights_of(const kf_op *op) {
+    const kf_linear_kernels *kernels = op->context->cpu->linear;
+    return plan_of(op)->quantised ? kernels->quant_rows : kernels->dense_rows;
+}
+
+// The height of the tile that begins at a row with `left` rows to come.
+static int32_t tile_height(const int32_t *heights, int64_t left) {
+    while (*heights > left) heights++;
+    return *heights;
+}
+
+// Tiles of T rows, and where tile `index` begins. Full tiles come first, then ever lower ones.
+static int64_t tile_count(const int32_t *heights, int64_t T) {
+    int64_t count = T / heights[0];
+    for (int64_t left = T % heights[0]; left > 0; left -= tile_height(heights, left)) count++;
+    return count;
+}
+
+static int64_t tile_start(const int32_t *heights, int64_t T, int64_t index) {
+    const int64_t full = T / heights[0];
+    int64_t first = smaller(index, full) * heights[0];
+    for (int64_t i = full; i < index; i++) first += tile_height(heights, T - first);
+    return first;
+}
 
 // Where panels begin in the scratch of a worker that has x there.
 static int64_t local_bytes(const linear_plan *plan) { return ceil_div(plan->x_bytes, 64) * 64; }
@@ -78,7 +103,7 @@ static kf_status plan_linear(kf_op *op) {
         return kf_fail(KF_INVALID_ARGUMENT, "linear: x has too many values (%lld rows of %lld)", (long long)T,
                        (long long)K);
     if (plan->splits && !plan->local) {
-        op->plan.items[op->plan.phases++] = T * plan->splits;
+        op->plan.items[op->plan.phases++] = tile_count(heights_of(op), T) * plan->splits;
         op->plan.shared_bytes = (size_t)(T * plan->x_bytes);
     }
     op->plan.items[op->plan.phases++] = ceil_div(T, CHUNK_ROWS) * plan->groups;
@@ -96,75 +121,71 @@ static kf_status prepare_linear(const kf_op *op) {
 
 // ----------------------------------------------------------------------------------------------------------- phase 0: x
 
-static const int32_t *heights_of(const kf_op *op) {
-    const kf_linear_kernels *kernels = op->context->cpu->linear;
-    return plan_of(op)->quantised ? kernels->quant_rows : kernels->dense_rows;
-}
+// One tile of rows of x, and its place in the form that is multiplied.
+typedef struct x_tile {
+    const char *row; // the first
+    int64_t stride;  // in bytes
+    int32_t type, height;
+    char *to;
+} x_tile;
 
-// The height of the tile that begins at a row with `left` rows to come.
-static int32_t tile_height(const int32_t *heights, int64_t left) {
-    while (*heights > left) heights++;
-    return *heights;
-}
-
-// The tile that holds row t: its first row and its height. Full tiles come first, then ever lower ones.
-static int64_t tile_of_row(const int32_t *heights, int64_t T, int64_t t, int32_t *height) {
-    int64_t first = t / heights[0] * heights[0];
-    for (*height = tile_height(heights, T - first); t >= first + *height; *height = tile_height(heights, T - first))
-        first += *height;
-    return first;
-}
-
-// Values k0 .. k1 of row t, quantised: k0 is a multiple of 32.
-static void split_row(const kf_op *op, char *shared, int64_t t, int64_t k0, int64_t k1) {
-    const kf_linear_problem *p = &op->problem.linear;
+static void split_tile(const kf_op *op, const x_tile *tile, int64_t k0, int64_t k1) {
     const linear_plan *plan = plan_of(op);
-    const kf_linear_kernels *kernels = op->context->cpu->linear;
-    int32_t height;
-    const int64_t first = tile_of_row(heights_of(op), p->options.T, t, &height);
-    kf_x_block *tile = (kf_x_block *)(shared + first * plan->x_bytes);
-    const char *row = p->x.data + t * p->x.stride[0] * kf_type_size(p->x.type);
-    kernels->split(row + k0 * kf_type_size(p->x.type), p->x.type, p->weight.type, plan->digits,
-                   (k1 - k0) / KF_BLOCK_SMALL, height, &tile[k0 / KF_BLOCK_SMALL * height + (t - first)]);
+    kf_x_block *to = (kf_x_block *)tile->to + k0 / KF_BLOCK_SMALL * tile->height;
+    for (int32_t r = 0; r < tile->height; r++)
+        op->context->cpu->linear->split(tile->row + r * tile->stride + k0 * kf_type_size(tile->type), tile->type,
+                                        op->problem.linear.weight.type, plan->digits, (k1 - k0) / KF_BLOCK_SMALL,
+                                        tile->height, to + r);
 }
 
-static void spread_row(const kf_op *op, char *shared, int64_t t, int64_t k0, int64_t k1) {
-    const kf_linear_problem *p = &op->problem.linear;
-    int32_t height;
-    const int64_t first = tile_of_row(heights_of(op), p->options.T, t, &height);
-    float *tile = (float *)(shared + first * plan_of(op)->x_bytes) + (t - first);
-    const char *row = p->x.data + t * p->x.stride[0] * kf_type_size(p->x.type);
-    for (int64_t k = k0; k < k1; k += STAGE_VALUES) {
-        float values[STAGE_VALUES];
-        const int64_t count = k1 - k < STAGE_VALUES ? k1 - k : STAGE_VALUES;
-        op->context->cpu->linear->load(row + k * kf_type_size(p->x.type), p->x.type, count, values);
-        for (int64_t i = 0; i < count; i++) tile[(k + i) * height] = values[i];
+// from [height][STAGE] to [count][height], words of 32 bits.
+static void interleave(const uint32_t *from, int32_t height, int64_t count, uint32_t *to) {
+    for (int64_t k = 0; k < count; k++)
+        for (int32_t r = 0; r < height; r++) *to++ = from[r * STAGE + k];
+}
+
+static void spread_tile(const kf_op *op, const x_tile *tile, int64_t k0, int64_t k1) {
+    uint32_t stage[KF_LINEAR_MAX_ROWS * STAGE];
+    for (int64_t k = k0; k < k1; k += STAGE) {
+        const int64_t count = smaller(k1 - k, STAGE);
+        for (int32_t r = 0; r < tile->height; r++)
+            op->context->cpu->linear->load(tile->row + r * tile->stride + k * kf_type_size(tile->type), tile->type,
+                                           count, (float *)stage + r * STAGE);
+        interleave(stage, tile->height, count, (uint32_t *)tile->to + k * tile->height);
     }
 }
 
-static void spread_pairs(const kf_op *op, char *shared, int64_t t, int64_t k0, int64_t k1) {
-    const kf_linear_problem *p = &op->problem.linear;
-    int32_t height;
-    const int64_t first = tile_of_row(heights_of(op), p->options.T, t, &height);
-    char *tile = shared + first * plan_of(op)->x_bytes + (t - first) * 4;
-    const char *row = p->x.data + t * p->x.stride[0] * 2;
-    for (int64_t k = k0; k < k1; k += 2) {
-        uint16_t pair[2] = {0, 0};
-        memcpy(pair, row + k * 2, k + 1 < k1 ? 4 : 2);
-        memcpy(tile + k / 2 * height * 4, pair, 4);
+// Pairs of bf16 are words as they stand; an odd last one gets a zero.
+static void spread_pairs(const x_tile *tile, int64_t k0, int64_t k1) {
+    uint32_t stage[KF_LINEAR_MAX_ROWS * STAGE];
+    for (int64_t k = k0; k < k1; k += 2 * STAGE) {
+        const int64_t count = smaller(k1 - k, 2 * STAGE), pairs = (count + 1) / 2;
+        for (int32_t r = 0; r < tile->height; r++) {
+            stage[r * STAGE + pairs - 1] = 0;
+            memcpy(stage + r * STAGE, tile->row + r * tile->stride + k * 2, (size_t)count * 2);
+        }
+        interleave(stage, tile->height, pairs, (uint32_t *)tile->to + k / 2 * tile->height);
     }
 }
 
-static void arrange_x(const kf_op *op, char *shared, int64_t item) {
+// Item `item` of phase 0: a part of a tile.
+static void arrange_x(const kf_op *op, char *to, int64_t item) {
+    const kf_linear_problem *p = &op->problem.linear;
     const linear_plan *plan = plan_of(op);
-    const int64_t K = op->problem.linear.options.K, t = item / plan->splits, k0 = item % plan->splits * SPLIT_VALUES;
-    const int64_t k1 = k0 + SPLIT_VALUES < K ? k0 + SPLIT_VALUES : K;
+    const int64_t t = tile_start(heights_of(op), p->options.T, item / plan->splits);
+    const int64_t k0 = item % plan->splits * SPLIT_VALUES, k1 = smaller(k0 + SPLIT_VALUES, p->options.K);
+    const int64_t size = kf_type_size(p->x.type);
+    const x_tile tile = {.row = p->x.data + t * p->x.stride[0] * size,
+                         .stride = p->x.stride[0] * size,
+                         .type = p->x.type,
+                         .height = tile_height(heights_of(op), p->options.T - t),
+                         .to = to + t * plan->x_bytes};
     if (plan->quantised)
-        split_row(op, shared, t, k0, k1);
+        split_tile(op, &tile, k0, k1);
     else if (plan->pairs)
-        spread_pairs(op, shared, t, k0, k1);
+        spread_pairs(&tile, k0, k1);
     else
-        spread_row(op, shared, t, k0, k1);
+        spread_tile(op, &tile, k0, k1);
 }
 
 // ---------------------------------------------------------------------------------------------------- phase 1: products

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The linear layer's micro-kernels on AVX2 and FMA: vpmaddubsw and vpmaddwd as in linear_avx512.c, half as wide. A panel of 16 rows is two
-// strips of 8. Tiles: quantised 3 rows x 8 columns, dense 6 x 16 (12 sums of 16 registers).
+// strips of 8. Tiles: quantised 2 rows x 8 columns (3 spill), dense 6 x 16 (12 sums of 16 registers).
 #include "cpu/simd_avx2.h"
 
 typedef __m256i kf_int;
@@ -42,7 +42,10 @@ static inline kf_vec kf_vec_load_s8(const void *p) {
 #define KF_DOT_BY_PARTS 1
 static inline kf_int kf_part_first(kf_int w, kf_int x) { return _mm256_maddubs_epi16(w, x); }
 static inline kf_int kf_part_next(kf_int part, kf_int w, kf_int x) {
-    return _mm256_add_epi16(part, _mm256_maddubs_epi16(w, x));
+    part = _mm256_add_epi16(part, _mm256_maddubs_epi16(w, x));
+    // Keeps GCC from making a tree of these sums, which would not fit the registers.
+    __asm__("" : "+x"(part));
+    return part;
 }
 static inline kf_int kf_part_widen(kf_int sum, kf_int part) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(part, _mm256_set1_epi16(1)));
@@ -50,15 +53,15 @@ static inline kf_int kf_part_widen(kf_int sum, kf_int part) {
 
 #include "cpu/linear_tile.h"
 
-KF_QUANT_ROWS(3)
+KF_QUANT_ROWS(2)
 KF_QUANT_ROWS(1)
 KF_DENSE_ROWS(6, 1)
 KF_DENSE_ROWS(2, 1)
 KF_DENSE_ROWS(1, 1)
 
 static void quant(const kf_linear_tile *tile) {
-    if (tile->rows == 3)
-        quant_rows_3(tile);
+    if (tile->rows == 2)
+        quant_rows_2(tile);
     else
         quant_rows_1(tile);
 }
@@ -72,10 +75,10 @@ static void dense(const kf_linear_tile *tile) {
         dense_rows_1_1(tile);
 }
 
-static const int32_t QUANT_ROWS[] = {3, 1}, DENSE_ROWS[] = {6, 2, 1};
+static const int32_t QUANT_ROWS[] = {2, 1}, DENSE_ROWS[] = {6, 2, 1};
 
 const kf_linear_kernels kf_linear_avx2 = {
-    .notes = "3x8 maddubs (quantised), 6x16 FMA (dense)",
+    .notes = "2x8 maddubs (quantised), 6x16 FMA (dense)",
     .quant_rows = QUANT_ROWS,
     .dense_rows = DENSE_ROWS,
     .dense_panels = 1,

@@ -7,7 +7,10 @@
 #define KF_DOT_BY_PARTS 1
 static inline kf_int kf_part_first(kf_int w, kf_int x) { return _mm512_maddubs_epi16(w, x); }
 static inline kf_int kf_part_next(kf_int part, kf_int w, kf_int x) {
-    return _mm512_add_epi16(part, _mm512_maddubs_epi16(w, x));
+    part = _mm512_add_epi16(part, _mm512_maddubs_epi16(w, x));
+    // Keeps GCC from making a tree of these sums, which would not fit the registers.
+    __asm__("" : "+v"(part));
+    return part;
 }
 static inline kf_int kf_part_widen(kf_int sum, kf_int part) {
     return _mm512_add_epi32(sum, _mm512_madd_epi16(part, _mm512_set1_epi16(1)));

@@ -125,10 +125,13 @@ KF_INLINE kf_int digits_at(const kf_x_block *x, int i, int g) {
     return kf_int_set1(four);
 }
 
-// The sums over codes first .. first + count - 1 groups, of each digit.
+// start plus the sums over groups first .. first + count - 1 of codes, of each digit.
 #ifndef KF_DOT_BY_PARTS
 KF_INLINE void dot_block(const int type, const int R, const int D, const block_at at, const kf_x_block *x,
-                         const int first, const int count, kf_int (*sum)[KF_X_DIGITS]) {
+                         const int first, const int count, const int half, kf_int (*sum)[KF_X_DIGITS]) {
+    KF_UNROLL for (int r = 0; r < R; r++) {
+        KF_UNROLL for (int i = 0; i < D; i++) sum[r][i] = kf_int_set1(x[r].start[half][i]);
+    }
     KF_UNROLL for (int g = first; g < first + count; g++) {
         const kf_int w = codes_of(type, at, g);
         KF_UNROLL for (int r = 0; r < R; r++) {
@@ -137,36 +140,38 @@ KF_INLINE void dot_block(const int type, const int R, const int D, const block_a
     }
 }
 #else
-// Two products of a b-bit code and an int8 are at most 2^(b + 8), so 2^(7 - b) such sums fit int16. Codes of 8 bits are taken as two of 4.
-KF_INLINE void dot_nibbles(const int type, const int R, const int D, const block_at at, const kf_x_block *x,
-                           const int first, const int count, const int shift, kf_int (*sum)[KF_X_DIGITS]) {
-    const int bits = kf_block_code_bits(type) == 8 ? 4 : kf_block_code_bits(type), most = 1 << (7 - bits);
+// Two products of a b-bit code and an int8 are at most 2^(b + 8), so 2^(7 - b) such sums fit int16. Codes of 8 bits are taken as two of 4:
+// their upper halves (shift 4) open the sum, the lower ones add to 16 times that.
+KF_INLINE void dot_parts(const int type, const int R, const int D, const block_at at, const kf_x_block *x,
+                         const int first, const int count, const int half, const int shift,
+                         kf_int (*sum)[KF_X_DIGITS]) {
+    const bool eight = kf_block_code_bits(type) == 8;
+    const int most = 1 << (7 - (eight ? 4 : kf_block_code_bits(type)));
     kf_int part[MAX_ROWS][KF_X_DIGITS];
     KF_UNROLL for (int g = first; g < first + count; g++) {
         kf_int w = codes_of(type, at, g);
-        if (kf_block_code_bits(type) == 8) w = kf_int_and(kf_int_shr(w, shift), kf_int_set1(0x0f0f0f0f));
+        if (eight) w = kf_int_and(kf_int_shr(w, shift), kf_int_set1(0x0f0f0f0f));
         const bool opens = (g - first) % most == 0, closes = (g - first) % most == most - 1 || g == first + count - 1;
+        const bool first_part = g - first < most;
         KF_UNROLL for (int r = 0; r < R; r++) {
             KF_UNROLL for (int i = 0; i < D; i++) {
                 const kf_int digits = digits_at(&x[r], i, g);
                 part[r][i] = opens ? kf_part_first(w, digits) : kf_part_next(part[r][i], w, digits);
-                if (closes) sum[r][i] = kf_part_widen(sum[r][i], part[r][i]);
+                if (!closes) continue;
+                kf_int before = sum[r][i];
+                if (first_part && !eight) before = kf_int_set1(x[r].start[half][i]);
+                if (first_part && eight) before = shift ? kf_int_set1(0) : kf_int_shl(before, 4);
+                if (first_part && eight && !shift) before = kf_int_add(before, kf_int_set1(x[r].start[half][i]));
+                sum[r][i] = kf_part_widen(before, part[r][i]);
             }
         }
     }
 }
 
 KF_INLINE void dot_block(const int type, const int R, const int D, const block_at at, const kf_x_block *x,
-                         const int first, const int count, kf_int (*sum)[KF_X_DIGITS]) {
-    if (kf_block_code_bits(type) == 8) {
-        kf_int upper[MAX_ROWS][KF_X_DIGITS];
-        for (int r = 0; r < R; r++)
-            for (int i = 0; i < D; i++) upper[r][i] = kf_int_set1(0);
-        dot_nibbles(type, R, D, at, x, first, count, 4, upper);
-        for (int r = 0; r < R; r++)
-            for (int i = 0; i < D; i++) sum[r][i] = kf_int_add(sum[r][i], kf_int_shl(upper[r][i], 4));
-    }
-    dot_nibbles(type, R, D, at, x, first, count, 0, sum);
+                         const int first, const int count, const int half, kf_int (*sum)[KF_X_DIGITS]) {
+    if (kf_block_code_bits(type) == 8) dot_parts(type, R, D, at, x, first, count, half, 4, sum);
+    dot_parts(type, R, D, at, x, first, count, half, 0, sum);
 }
 #endif
 
@@ -183,10 +188,7 @@ KF_INLINE void quant_block(const int type, const int R, const int D, const block
     KF_UNROLL for (int half = 0; half < halves; half++) {
         kf_int sum[MAX_ROWS][KF_X_DIGITS];
         kf_vec d, m;
-        KF_UNROLL for (int r = 0; r < R; r++) {
-            KF_UNROLL for (int i = 0; i < D; i++) sum[r][i] = kf_int_set1(x[r].start[half][i]);
-        }
-        dot_block(type, R, D, at, x, half * count, count, sum);
+        dot_block(type, R, D, at, x, half * count, count, half, sum);
         scales_of(type, at, half, &d, &m);
         if (kf_block_affine(type)) m = kf_vec_fma(kf_vec_set1((float)centre_of(type)), d, m);
         KF_UNROLL for (int r = 0; r < R; r++) {

@@ -65,7 +65,7 @@ typedef struct kf_row_kernels {
     void (*fence)(void);
 } kf_row_kernels;
 
-extern const kf_row_kernels kf_rows_scalar, kf_rows_avx2, kf_rows_avx512;
+extern const kf_row_kernels kf_rows_scalar, kf_rows_avx2, kf_rows_avx512, kf_rows_avx512bf16;
 
 enum {
     // Longest row whose exponentials are kept while its sum is formed: 256 KiB of floats, a quarter of the L2 cache.

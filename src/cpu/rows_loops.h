@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loops of the row kernels, written once over kf_vec. rows_scalar.c, rows_avx2.c and rows_avx512.c include a simd_*.h
-// and then this file.
+// The loops of the row kernels, written once over kf_vec. rows_scalar.c, rows_avx2.c, rows_avx512.c and rows_avx512bf16.c include a
+// simd_*.h and then this file.
 //
 // A loop takes the dtypes of its rows as arguments and is inlined. Where all rows have one dtype the arguments are
 // constants and loads and stores become single instructions; one more copy with run-time dtypes serves every mixture.
@@ -55,8 +55,8 @@ KF_INLINE void store(char *y, int type, int64_t i, int step, kf_vec a) {
     }
 }
 
-// As store; whole vectors go past the caches if `stream`. Their addresses are aligned: see first_step.
-KF_INLINE void store_or_stream(char *y, int type, int64_t i, int step, kf_vec a, bool stream) {
+// As store, past the caches where `stream`; whole vectors are then at aligned addresses (see head_of).
+KF_INLINE void put(char *y, int type, int64_t i, int step, kf_vec a, bool stream) {
     if (!stream || step < KF_LANES) {
         store(y, type, i, step, a);
         return;
@@ -78,12 +78,25 @@ KF_INLINE kf_vec round_to(kf_vec a, int type) {
 // Elements of the step at i: a whole vector where there is one.
 KF_INLINE int step_at(int64_t i, int64_t n) { return n - i < KF_LANES ? (int)(n - i) : KF_LANES; }
 
-// Elements before the first address of y that a whole vector may be streamed to; otherwise a plain step.
-KF_INLINE int first_step(const char *y, int type, int64_t n, bool stream) {
-    int64_t bytes = KF_LANES * size_of(type);
-    int64_t off = (int64_t)((uintptr_t)y % (uintptr_t)bytes) / size_of(type);
-    int64_t head = stream && off ? KF_LANES - off : KF_LANES;
+// Elements before the first address that a whole vector may be streamed to.
+KF_INLINE int head_of(const char *y, int type, int64_t n, bool stream) {
+    int64_t off = (int64_t)((uintptr_t)y % (uintptr_t)(KF_LANES * size_of(type))) / size_of(type);
+    int64_t head = stream && off ? KF_LANES - off : 0;
     return (int)(head < n ? head : n);
+}
+
+// Calls one(..., i, step) for steps that cover 0 .. n - 1: a short one to begin with if head > 0, whole vectors, and
+// what is left.
+#define KF_STEPS(n, head, one, ...)                                                                                    \
+    do {                                                                                                               \
+        int64_t i_ = (head), n_ = (n);                                                                                 \
+        if (i_ > 0) one(__VA_ARGS__, 0, (int)i_);                                                                      \
+        for (; i_ + KF_LANES <= n_; i_ += KF_LANES) one(__VA_ARGS__, i_, KF_LANES);                                    \
+        if (i_ < n_) one(__VA_ARGS__, i_, (int)(n_ - i_));                                                             \
+    } while (0)
+
+KF_INLINE void convert_step(char *y, int y_type, const char *x, int x_type, int64_t i, int step) {
+    store(y, y_type, i, step, load(x, x_type, i, step));
 }
 
 static void rows_convert(char *y, int y_type, const char *x, int x_type, int64_t n) {
@@ -91,7 +104,7 @@ static void rows_convert(char *y, int y_type, const char *x, int x_type, int64_t
         memmove(y, x, (size_t)(n * size_of(x_type)));
         return;
     }
-    for (int64_t i = 0; i < n; i += KF_LANES) store(y, y_type, i, step_at(i, n), load(x, x_type, i, step_at(i, n)));
+    KF_STEPS(n, 0, convert_step, y, y_type, x, x_type);
 }
 
 // ------------------------------------------------------------------------------------------------------------- softmax
@@ -118,20 +131,26 @@ KF_INLINE float largest(const char *x, int type, int64_t n, float m) {
     return kf_vec_hmax(kf_vec_max(kf_vec_max(a, b), kf_vec_max(c, d)));
 }
 
-KF_INLINE kf_vec exp_below(kf_vec x, kf_vec shift) { return kf_vec_exp_flush(kf_vec_sub(x, shift)); }
+// exp(x - shift), for sums and results of y_type. The error of log2(e), 1.3e-8 |x - shift|, is nothing beside 1, the
+// largest term.
+KF_INLINE kf_vec exp_below(kf_vec x, kf_vec shift, int y_type) {
+    kf_vec u = kf_vec_mul(kf_vec_sub(x, shift), kf_vec_set1(KF_LOG2E));
+    return y_type == KF_TYPE_F32 ? kf_vec_exp2_flush(u) : kf_vec_exp2_half(u);
+}
 
 // What is subtracted before exp: nothing where all elements so far are -inf, for -inf - -inf is NaN.
 KF_INLINE float shift_of(float m) { return m == -INFINITY ? 0.0f : m; }
 
 // sum exp(x - shift); p, if not NULL, receives the terms. Prefetches what the next chunk will read.
-KF_INLINE float exp_sum(const char *x, int type, int64_t n, float shift, float *p) {
+KF_INLINE float exp_sum(const char *x, int type, int y_type, int64_t n, float shift, float *p) {
     kf_vec s = kf_vec_set1(shift), a = kf_vec_zero(), b = a;
     const char *ahead = x + CHUNK * size_of(type);
     int64_t i = 0;
     for (; i + 2 * KF_LANES <= n; i += 2 * KF_LANES) {
         kf_vec_prefetch(ahead + i * size_of(type));
         if (type == KF_TYPE_F32) kf_vec_prefetch(ahead + (i + KF_LANES) * size_of(type));
-        kf_vec e = exp_below(load(x, type, i, KF_LANES), s), f = exp_below(load(x, type, i + KF_LANES, KF_LANES), s);
+        kf_vec e = exp_below(load(x, type, i, KF_LANES), s, y_type);
+        kf_vec f = exp_below(load(x, type, i + KF_LANES, KF_LANES), s, y_type);
         a = kf_vec_add(a, e);
         b = kf_vec_add(b, f);
         if (!p) continue;
@@ -140,7 +159,7 @@ KF_INLINE float exp_sum(const char *x, int type, int64_t n, float shift, float *
     }
     for (; i < n; i += KF_LANES) {
         int step = step_at(i, n);
-        kf_vec e = kf_vec_select_n(exp_below(load(x, type, i, step), s), 0.0f, step);
+        kf_vec e = kf_vec_select_n(exp_below(load(x, type, i, step), s, y_type), 0.0f, step);
         a = kf_vec_add(a, e);
         if (p) kf_vec_store_f32_n(p + i, e, step);
     }
@@ -148,7 +167,7 @@ KF_INLINE float exp_sum(const char *x, int type, int64_t n, float shift, float *
 }
 
 // The state of n elements; if p is given, p = exp(x - shift[i / CHUNK]).
-KF_INLINE kf_md fold(const char *x, int type, int64_t n, float *p, float *shift) {
+KF_INLINE kf_md fold(const char *x, int type, int y_type, int64_t n, float *p, float *shift) {
     kf_md s = {-INFINITY, 0.0f};
     for (int64_t i = 0; i < n; i += CHUNK) {
         int64_t length = n - i < CHUNK ? n - i : CHUNK;
@@ -156,30 +175,27 @@ KF_INLINE kf_md fold(const char *x, int type, int64_t n, float *p, float *shift)
         float m = largest(chunk, type, length, s.m);
         if (m > s.m) s.d *= kf_exp(s.m - m);
         s.m = m;
-        s.d += exp_sum(chunk, type, length, shift_of(m), p ? p + i : NULL);
+        s.d += exp_sum(chunk, type, y_type, length, shift_of(m), p ? p + i : NULL);
         if (shift) shift[i / CHUNK] = shift_of(m);
     }
     return s;
 }
 
 // y = p * factor
-KF_INLINE void scale_chunk(char *y, int type, const float *p, int64_t n, float factor, bool stream) {
-    kf_vec f = kf_vec_set1(factor);
-    int step = first_step(y, type, n, stream);
-    for (int64_t i = 0; i < n; i += step, step = step_at(i, n))
-        store_or_stream(y, type, i, step, kf_vec_mul(load((const char *)p, KF_TYPE_F32, i, step), f), stream);
+KF_INLINE void scale_step(char *y, int type, const float *p, kf_vec factor, bool stream, int64_t i, int step) {
+    put(y, type, i, step, kf_vec_mul(load((const char *)p, KF_TYPE_F32, i, step), factor), stream);
 }
 
-// y = p
-KF_INLINE void copy_out(char *y, int type, const float *p, int64_t n, bool stream) {
-    int step = first_step(y, type, n, stream);
-    for (int64_t i = 0; i < n; i += step, step = step_at(i, n))
-        store_or_stream(y, type, i, step, load((const char *)p, KF_TYPE_F32, i, step), stream);
+KF_INLINE void scale_chunk(char *y, int type, const float *p, int64_t n, float factor, bool stream) {
+    if (stream)
+        KF_STEPS(n, head_of(y, type, n, true), scale_step, y, type, p, kf_vec_set1(factor), true);
+    else
+        KF_STEPS(n, 0, scale_step, y, type, p, kf_vec_set1(factor), false);
 }
 
 KF_INLINE kf_md softmax_of(char *y, int y_type, const char *x, int x_type, int64_t n, float *p, bool stream) {
     float shift[CHUNKS];
-    kf_md s = fold(x, x_type, n, p, shift);
+    kf_md s = fold(x, x_type, y_type, n, p, shift);
     // All -inf: d = 0 and every p is 0. A NaN in the row has made d NaN.
     float inverse = s.d == 0.0f ? 0.0f : 1.0f / s.d;
     for (int64_t i = 0; i < n; i += CHUNK) {
@@ -200,19 +216,23 @@ static kf_md rows_softmax(char *y, int y_type, const char *x, int x_type, int64_
 
 static kf_md rows_softmax_state(const char *x, int x_type, int64_t n) {
     switch (x_type) {
-    case KF_TYPE_F32: return fold(x, KF_TYPE_F32, n, NULL, NULL);
-    case KF_TYPE_F16: return fold(x, KF_TYPE_F16, n, NULL, NULL);
-    default: return fold(x, KF_TYPE_BF16, n, NULL, NULL);
+    case KF_TYPE_F32: return fold(x, KF_TYPE_F32, KF_TYPE_F32, n, NULL, NULL);
+    case KF_TYPE_F16: return fold(x, KF_TYPE_F16, KF_TYPE_F32, n, NULL, NULL);
+    default: return fold(x, KF_TYPE_BF16, KF_TYPE_F32, n, NULL, NULL);
     }
 }
 
+KF_INLINE void apply_step(char *y, int y_type, const char *x, int x_type, kf_vec shift, kf_vec inverse, bool stream,
+                          int64_t i, int step) {
+    put(y, y_type, i, step, kf_vec_mul(exp_below(load(x, x_type, i, step), shift, y_type), inverse), stream);
+}
+
 KF_INLINE void softmax_apply_of(char *y, int y_type, const char *x, int x_type, int64_t n, kf_md row, bool stream) {
-    kf_vec shift = kf_vec_set1(shift_of(row.m)), inverse = kf_vec_set1(row.d == 0.0f ? 0.0f : 1.0f / row.d);
-    int step = first_step(y, y_type, n, stream);
-    for (int64_t i = 0; i < n; i += step, step = step_at(i, n)) {
-        kf_vec e = exp_below(load(x, x_type, i, step), shift);
-        store_or_stream(y, y_type, i, step, kf_vec_mul(e, inverse), stream);
-    }
+    kf_vec m = kf_vec_set1(shift_of(row.m)), inverse = kf_vec_set1(row.d == 0.0f ? 0.0f : 1.0f / row.d);
+    if (stream)
+        KF_STEPS(n, head_of(y, y_type, n, true), apply_step, y, y_type, x, x_type, m, inverse, true);
+    else
+        KF_STEPS(n, 0, apply_step, y, y_type, x, x_type, m, inverse, false);
 }
 
 static void rows_softmax_apply(char *y, int y_type, const char *x, int x_type, int64_t n, kf_md row, bool stream) {
@@ -252,23 +272,38 @@ static void rows_weighted_sum(char *y, int y_type, const char *parts, int64_t pa
 // Pass 1 reads x and residual, writes the sum, keeps it in fp32 (in the L1 or L2 cache) and adds its squares; pass 2
 // writes y.
 
-// s = x + residual, rounded to round_type; returns sum s^2.
-KF_INLINE float add_residual(float *s, const char *x, int x_type, const char *residual, int residual_type,
-                             int round_type, int64_t n) {
+// s = x + residual, rounded to round_type, also stored to `sum`; returns s * s + squares.
+KF_INLINE kf_vec add_step(const kf_rmsnorm_row *r, int x_type, int residual_type, int sum_type, int round_type,
+                          bool stream, kf_vec squares, int64_t i, int step) {
+    kf_vec v = load(r->x, x_type, i, step);
+    if (residual_type != KF_TYPE_NONE) v = kf_vec_add(v, load(r->residual, residual_type, i, step));
+    v = round_to(v, round_type);
+    store((char *)r->s, KF_TYPE_F32, i, step, v);
+    if (sum_type != KF_TYPE_NONE) put(r->sum, sum_type, i, step, v, stream);
+    return kf_vec_fma(v, v, squares);
+}
+
+// Pass 1 over elements first .. last - 1. Lanes go by the index, so the sum is streamed only where it is aligned.
+KF_INLINE float add_chunk(const kf_rmsnorm_row *r, int x_type, int residual_type, int sum_type, bool stream,
+                          int64_t first, int64_t last) {
+    int round_type = r->cast == KF_CAST_END ? KF_TYPE_F32 : sum_type != KF_TYPE_NONE ? sum_type : x_type;
     kf_vec a = kf_vec_zero(), b = a;
-    int64_t i = 0;
-    for (; i < n; i += KF_LANES) {
-        int step = step_at(i, n);
-        kf_vec v = load(x, x_type, i, step);
-        if (residual_type != KF_TYPE_NONE) v = kf_vec_add(v, load(residual, residual_type, i, step));
-        v = round_to(v, round_type);
-        store((char *)s, KF_TYPE_F32, i, step, v);
-        if (i & KF_LANES)
-            a = kf_vec_fma(v, v, a);
-        else
-            b = kf_vec_fma(v, v, b);
+    int64_t i = first;
+    for (; i + 2 * KF_LANES <= last; i += 2 * KF_LANES) {
+        a = add_step(r, x_type, residual_type, sum_type, round_type, stream, a, i, KF_LANES);
+        b = add_step(r, x_type, residual_type, sum_type, round_type, stream, b, i + KF_LANES, KF_LANES);
     }
+    for (; i < last; i += KF_LANES)
+        a = add_step(r, x_type, residual_type, sum_type, round_type, stream, a, i, step_at(i, last));
     return kf_vec_hsum(kf_vec_add(a, b));
+}
+
+// In chunks, so that no sum has many terms.
+KF_INLINE float add_residual(const kf_rmsnorm_row *r, int x_type, int residual_type, int sum_type, bool stream) {
+    float squares = 0.0f;
+    for (int64_t i = 0; i < r->n; i += CHUNK)
+        squares += add_chunk(r, x_type, residual_type, sum_type, stream, i, r->n - i < CHUNK ? r->n : i + CHUNK);
+    return squares;
 }
 
 // Squares may overflow or vanish where s itself does not. Then s is multiplied by the power of two that brings its
@@ -296,30 +331,29 @@ static float inverse_rms(float *s, int64_t n, float squares, float eps) {
     return (float)(1.0 / sqrt(mean + ldexp((double)eps, -2 * power)));
 }
 
-// y = s * inverse * (offset + weight)
-KF_INLINE void apply_weight(const kf_rmsnorm_row *r, float inverse, int weight_type, int y_type) {
-    kf_vec scale = kf_vec_set1(inverse), offset = kf_vec_set1(r->weight_offset);
-    int round_type = r->cast == KF_CAST_LLAMA ? r->x_type : KF_TYPE_F32;
-    int step = first_step(r->y, y_type, r->n, r->stream);
-    for (int64_t i = 0; i < r->n; i += step, step = step_at(i, r->n)) {
-        kf_vec v = round_to(kf_vec_mul(load((const char *)r->s, KF_TYPE_F32, i, step), scale), round_type);
-        if (weight_type != KF_TYPE_NONE) v = kf_vec_mul(v, kf_vec_add(offset, load(r->weight, weight_type, i, step)));
-        store_or_stream(r->y, y_type, i, step, v, r->stream);
-    }
+// y = s * inverse * (offset + weight). Prefetches the row behind this one, which is most often the next.
+KF_INLINE void weight_step(const kf_rmsnorm_row *r, int x_type, int residual_type, int weight_type, int y_type,
+                           int round_type, kf_vec inverse, kf_vec offset, bool stream, int64_t i, int step) {
+    kf_vec_prefetch(r->x + (r->n + i) * size_of(x_type));
+    if (residual_type != KF_TYPE_NONE) kf_vec_prefetch(r->residual + (r->n + i) * size_of(residual_type));
+    kf_vec v = round_to(kf_vec_mul(load((const char *)r->s, KF_TYPE_F32, i, step), inverse), round_type);
+    if (weight_type != KF_TYPE_NONE) v = kf_vec_mul(v, kf_vec_add(offset, load(r->weight, weight_type, i, step)));
+    put(r->y, y_type, i, step, v, stream);
 }
 
 KF_INLINE void rmsnorm_of(const kf_rmsnorm_row *r, int x_type, int residual_type, int weight_type, int y_type,
                           int sum_type) {
-    int round_type = r->cast == KF_CAST_END ? KF_TYPE_F32 : sum_type != KF_TYPE_NONE ? sum_type : x_type;
-    float squares = 0.0f;
-    for (int64_t i = 0; i < r->n; i += CHUNK) {
-        int64_t length = r->n - i < CHUNK ? r->n - i : CHUNK;
-        const char *residual = residual_type != KF_TYPE_NONE ? r->residual + i * size_of(residual_type) : NULL;
-        squares +=
-            add_residual(r->s + i, r->x + i * size_of(x_type), x_type, residual, residual_type, round_type, length);
-        if (sum_type != KF_TYPE_NONE) copy_out(r->sum + i * size_of(sum_type), sum_type, r->s + i, length, r->stream);
-    }
-    apply_weight(r, inverse_rms(r->s, r->n, squares, r->eps), weight_type, y_type);
+    bool aligned = sum_type == KF_TYPE_NONE || head_of(r->sum, sum_type, r->n, true) == 0;
+    float squares = KF_CAN_STREAM && r->stream && aligned ? add_residual(r, x_type, residual_type, sum_type, true)
+                                                          : add_residual(r, x_type, residual_type, sum_type, false);
+    kf_vec inverse = kf_vec_set1(inverse_rms(r->s, r->n, squares, r->eps)), offset = kf_vec_set1(r->weight_offset);
+    int round_type = r->cast == KF_CAST_LLAMA ? x_type : KF_TYPE_F32;
+    if (KF_CAN_STREAM && r->stream)
+        KF_STEPS(r->n, head_of(r->y, y_type, r->n, true), weight_step, r, x_type, residual_type, weight_type, y_type,
+                 round_type, inverse, offset, true);
+    else
+        KF_STEPS(r->n, 0, weight_step, r, x_type, residual_type, weight_type, y_type, round_type, inverse, offset,
+                 false);
 }
 
 // With residual and sum, and with neither, in one dtype throughout (weights may be fp32): these are what models run.
@@ -342,19 +376,23 @@ static void rows_rmsnorm(const kf_rmsnorm_row *r) {
 
 // -------------------------------------------------------------------------------------------------------------- swiglu
 
-// gate / (1 + exp(-gate)) with e = exp(-|gate|), which cannot overflow: gate / (1 + e), times e where gate is negative.
-KF_INLINE kf_vec silu(kf_vec gate) {
-    kf_vec e = kf_vec_exp_negative(kf_vec_negative_abs(gate));
-    kf_vec top = kf_vec_select_negative(gate, kf_vec_mul(gate, e), gate);
-    return kf_vec_div(top, kf_vec_add(e, kf_vec_set1(1.0f)));
+// gate / (1 + exp(-gate)). Where exp overflows the quotient is 0, and -inf / inf is NaN, as the formula has it.
+KF_INLINE kf_vec silu(kf_vec gate, int y_type) {
+    kf_vec u = kf_vec_sub(kf_vec_zero(), gate);
+    kf_vec e = y_type == KF_TYPE_F32 ? kf_vec_exp(u) : kf_vec_exp_half(u);
+    return kf_vec_div(gate, kf_vec_add(kf_vec_set1(1.0f), e));
+}
+
+KF_INLINE void swiglu_step(char *y, int y_type, const char *gate, const char *up, int type, bool stream, int64_t i,
+                           int step) {
+    put(y, y_type, i, step, kf_vec_mul(silu(load(gate, type, i, step), y_type), load(up, type, i, step)), stream);
 }
 
 KF_INLINE void swiglu_of(char *y, int y_type, const char *gate, const char *up, int type, int64_t n, bool stream) {
-    int step = first_step(y, y_type, n, stream);
-    for (int64_t i = 0; i < n; i += step, step = step_at(i, n)) {
-        kf_vec v = kf_vec_mul(silu(load(gate, type, i, step)), load(up, type, i, step));
-        store_or_stream(y, y_type, i, step, v, stream);
-    }
+    if (stream)
+        KF_STEPS(n, head_of(y, y_type, n, true), swiglu_step, y, y_type, gate, up, type, true);
+    else
+        KF_STEPS(n, 0, swiglu_step, y, y_type, gate, up, type, false);
 }
 
 static void rows_swiglu(char *y, int y_type, const char *gate, const char *up, int type, int64_t n, bool stream) {

@@ -13,7 +13,7 @@
 #include "math/exp2.h"
 #include "math/rope.h"
 
-enum { KF_LANES = 8 };
+enum { KF_LANES = 8, KF_CAN_STREAM = 1 };
 
 typedef __m256 kf_vec;
 
@@ -36,9 +36,6 @@ static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) { return _mm256_min_ps(a, b)
 static inline kf_vec kf_vec_select_n(kf_vec a, float fill, int n) {
     return _mm256_blendv_ps(_mm256_set1_ps(fill), a, _mm256_castsi256_ps(kf_vec_mask(n)));
 }
-
-static inline kf_vec kf_vec_negative_abs(kf_vec a) { return _mm256_or_ps(a, _mm256_set1_ps(-0.0f)); }
-static inline kf_vec kf_vec_select_negative(kf_vec gate, kf_vec a, kf_vec b) { return _mm256_blendv_ps(b, a, gate); }
 
 static inline float kf_vec_hmax(kf_vec a) {
     __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -168,19 +165,31 @@ static inline kf_vec kf_vec_exp2(kf_vec x) {
     return kf_vec_scale_by_power(p, n);
 }
 
-// The exponent is added to p's bits, which is right while p * 2^n is normal: x below -126 gives 0. A NaN is not below.
+// 2^n p by adding n to p's exponent, which is right while the result is normal; 0 where x is below -126 (a NaN is not
+// below). shifted is n + KF_ROUND_MAGIC, whose low bits are n.
+static inline kf_vec kf_vec_scale_or_flush(kf_vec p, kf_vec shifted, kf_vec x) {
+    __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+    kf_vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), n));
+    return _mm256_and_ps(scaled, _mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ));
+}
+
 static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
-    kf_vec keep = _mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ);
-    kf_vec n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    kf_vec r = kf_vec_sub(x, n);
+    kf_vec shifted = kf_vec_add(x, kf_vec_set1(KF_ROUND_MAGIC));
+    kf_vec r = kf_vec_sub(x, kf_vec_sub(shifted, kf_vec_set1(KF_ROUND_MAGIC)));
     kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D5_C5), r, kf_vec_set1(KF_EXP2_D5_C4));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C3));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C2));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C1));
-    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
-    __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
-    kf_vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
-    return _mm256_and_ps(scaled, keep);
+    return kf_vec_scale_or_flush(kf_vec_fma(p, r, kf_vec_set1(1.0f)), shifted, x);
+}
+
+static inline kf_vec kf_vec_exp2_half(kf_vec x) {
+    kf_vec shifted = kf_vec_add(x, kf_vec_set1(KF_ROUND_MAGIC));
+    kf_vec r = kf_vec_sub(x, kf_vec_sub(shifted, kf_vec_set1(KF_ROUND_MAGIC)));
+    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D4_C4), r, kf_vec_set1(KF_EXP2_D4_C3));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D4_C2));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D4_C1));
+    return kf_vec_scale_or_flush(kf_vec_fma(p, r, kf_vec_set1(1.0f)), shifted, x);
 }
 
 static inline kf_vec kf_vec_exp(kf_vec x) {
@@ -197,31 +206,14 @@ static inline kf_vec kf_vec_exp(kf_vec x) {
     return kf_vec_scale_by_power(p, n);
 }
 
-static inline kf_vec kf_vec_exp_whole(kf_vec x) {
-    return _mm256_round_ps(kf_vec_mul(x, kf_vec_set1(KF_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-static inline kf_vec kf_vec_exp_fraction(kf_vec r) {
-    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D6_C6), r, kf_vec_set1(KF_EXP2_D6_C5));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C4));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C3));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C2));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C1));
-    return kf_vec_fma(p, r, kf_vec_set1(1.0f));
-}
-
-static inline kf_vec kf_vec_exp_negative(kf_vec x) {
-    x = kf_vec_max(kf_vec_set1(KF_EXP_MIN), x);
-    kf_vec n = kf_vec_exp_whole(x), r = _mm256_fmsub_ps(x, kf_vec_set1(KF_LOG2E), n);
-    return kf_vec_scale_by_power(kf_vec_exp_fraction(kf_vec_fma(x, kf_vec_set1(KF_LOG2E_LOW), r)), n);
-}
-
-// See kf_vec_exp2_flush: -87.3 is -126 ln 2.
-static inline kf_vec kf_vec_exp_flush(kf_vec x) {
-    kf_vec keep = _mm256_cmp_ps(x, _mm256_set1_ps(-87.3f), _CMP_NLT_UQ);
-    kf_vec n = kf_vec_exp_whole(x), p = kf_vec_exp_fraction(_mm256_fmsub_ps(x, kf_vec_set1(KF_LOG2E), n));
-    __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
-    kf_vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
-    return _mm256_and_ps(scaled, keep);
+static inline kf_vec kf_vec_exp_half(kf_vec x) {
+    x = kf_vec_mul(x, kf_vec_set1(KF_LOG2E));
+    x = kf_vec_min(kf_vec_set1(KF_EXP2_MAX), kf_vec_max(kf_vec_set1(KF_EXP2_MIN), x));
+    kf_vec n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = kf_vec_sub(x, n);
+    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D4_C4), r, kf_vec_set1(KF_EXP2_D4_C3));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D4_C2));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D4_C1));
+    return kf_vec_scale_by_power(kf_vec_fma(p, r, kf_vec_set1(1.0f)), n);
 }
 
 // -------------------------------------------------------------------------------------------------------------- angles

@@ -15,7 +15,7 @@
 #include "math/exp2.h"
 #include "math/rope.h"
 
-enum { KF_LANES = 16 };
+enum { KF_LANES = 16, KF_CAN_STREAM = 1 };
 
 typedef __m512 kf_vec;
 
@@ -36,12 +36,6 @@ static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) { return _mm512_min_ps(a, b)
 // Lanes below n from a, the others `fill`.
 static inline kf_vec kf_vec_select_n(kf_vec a, float fill, int n) {
     return _mm512_mask_mov_ps(_mm512_set1_ps(fill), kf_vec_mask(n), a);
-}
-
-// -|a|; a where gate's sign is set, b elsewhere.
-static inline kf_vec kf_vec_negative_abs(kf_vec a) { return _mm512_or_ps(a, _mm512_set1_ps(-0.0f)); }
-static inline kf_vec kf_vec_select_negative(kf_vec gate, kf_vec a, kf_vec b) {
-    return _mm512_mask_mov_ps(b, _mm512_movepi32_mask(_mm512_castps_si512(gate)), a);
 }
 
 // The largest lane; a NaN may get lost.
@@ -86,14 +80,30 @@ static inline void kf_vec_store_f16_n(void *p, kf_vec a, int n) {
 static inline void kf_vec_stream_f16(void *p, kf_vec a) { _mm256_stream_si256((__m256i *)p, kf_vec_to_f16(a)); }
 static inline kf_vec kf_vec_round_f16(kf_vec a) { return kf_vec_of_f16(kf_vec_to_f16(a)); }
 
-// See kf_float_to_bf16. vcvtneps2bf16 would do it in one instruction, but takes subnormal numbers for zero:
-// kf_vec_to_bf16_ftz.
-static inline __m256i kf_vec_to_bf16(kf_vec a) {
+// See kf_float_to_bf16.
+static inline __m256i kf_vec_to_bf16_by_integers(kf_vec a) {
     __m512i bits = _mm512_castps_si512(a), top = _mm512_srli_epi32(bits, 16);
     __m512i odd = _mm512_and_si512(top, _mm512_set1_epi32(1));
     __m512i up = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
     __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(up, nan, top, _mm512_set1_epi32(0x40)));
+}
+
+// Subnormal numbers become zero where the hardware has the instruction.
+static inline __m256i kf_vec_to_bf16_ftz(kf_vec a) {
+#ifdef __AVX512BF16__
+    return (__m256i)_mm512_cvtneps_pbh(a);
+#else
+    return kf_vec_to_bf16_by_integers(a);
+#endif
+}
+
+// vcvtneps2bf16 takes subnormal numbers for zero; where there is one, integers do the work.
+static inline __m256i kf_vec_to_bf16(kf_vec a) {
+#ifdef __AVX512BF16__
+    if (__builtin_expect(_mm512_fpclass_ps_mask(a, 0x20 /* subnormal */) == 0, 1)) return kf_vec_to_bf16_ftz(a);
+#endif
+    return kf_vec_to_bf16_by_integers(a);
 }
 static inline void kf_vec_store_bf16(void *p, kf_vec a) { _mm256_storeu_si256((__m256i *)p, kf_vec_to_bf16(a)); }
 static inline void kf_vec_store_bf16_n(void *p, kf_vec a, int n) {
@@ -101,15 +111,6 @@ static inline void kf_vec_store_bf16_n(void *p, kf_vec a, int n) {
 }
 static inline void kf_vec_stream_bf16(void *p, kf_vec a) { _mm256_stream_si256((__m256i *)p, kf_vec_to_bf16(a)); }
 static inline kf_vec kf_vec_round_bf16(kf_vec a) { return kf_vec_of_bf16(kf_vec_to_bf16(a)); }
-
-// The same but for subnormal numbers, which become zero where the hardware has the instruction.
-static inline __m256i kf_vec_to_bf16_ftz(kf_vec a) {
-#ifdef __AVX512BF16__
-    return (__m256i)_mm512_cvtneps_pbh(a);
-#else
-    return kf_vec_to_bf16(a);
-#endif
-}
 
 static inline void kf_vec_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 
@@ -133,18 +134,26 @@ static inline kf_vec kf_vec_exp2(kf_vec x) {
     return _mm512_scalef_ps(p, n);
 }
 
-// For x <= 0, degree 5: the softmax inside attention. Where it is dearer to keep results below 2^-126 (AVX2) they are
-// 0.
+// For softmax: degree 5. Where it is dearer to keep results below 2^-126 (AVX2) they are 0. vreduceps gives x - floor(x)
+// (0 for an infinity) and vscalefps takes the floor itself, so that -inf needs no clamp.
 static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
-    x = kf_vec_max(kf_vec_set1(KF_EXP2_MIN), x);
-    kf_vec n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    kf_vec r = kf_vec_sub(x, n);
-    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D5_C5), r, kf_vec_set1(KF_EXP2_D5_C4));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C3));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C2));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C1));
+    kf_vec r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_FLOOR_D5_C5), r, kf_vec_set1(KF_EXP2_FLOOR_D5_C4));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D5_C3));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D5_C2));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D5_C1));
     p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
-    return _mm512_scalef_ps(p, n);
+    return _mm512_scalef_ps(p, x);
+}
+
+// The same of degree 4, for results that are rounded to 16 bits.
+static inline kf_vec kf_vec_exp2_half(kf_vec x) {
+    kf_vec r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_FLOOR_D4_C4), r, kf_vec_set1(KF_EXP2_FLOOR_D4_C3));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D4_C2));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D4_C1));
+    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
+    return _mm512_scalef_ps(p, x);
 }
 
 static inline kf_vec kf_vec_exp(kf_vec x) {
@@ -162,34 +171,8 @@ static inline kf_vec kf_vec_exp(kf_vec x) {
     return _mm512_scalef_ps(p, n);
 }
 
-// 2^n 2^r = 2^(x log2 e), the product's whole part in n.
-static inline kf_vec kf_vec_exp_whole(kf_vec x) {
-    return _mm512_roundscale_ps(kf_vec_mul(x, kf_vec_set1(KF_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-static inline kf_vec kf_vec_exp_finish(kf_vec n, kf_vec r) {
-    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D6_C6), r, kf_vec_set1(KF_EXP2_D6_C5));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C4));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C3));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C2));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C1));
-    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
-    return _mm512_scalef_ps(p, n);
-}
-
-// For x <= 0, as exact as kf_vec_exp.
-static inline kf_vec kf_vec_exp_negative(kf_vec x) {
-    x = kf_vec_max(kf_vec_set1(KF_EXP_MIN), x);
-    kf_vec n = kf_vec_exp_whole(x), r = _mm512_fmsub_ps(x, kf_vec_set1(KF_LOG2E), n);
-    return kf_vec_exp_finish(n, kf_vec_fma(x, kf_vec_set1(KF_LOG2E_LOW), r));
-}
-
-// For x <= 0, with an error of |x| 1.3e-8 besides: nothing beside 1, the largest term of a softmax. Where it is dearer
-// to keep results below 2^-126 (AVX2) they are 0.
-static inline kf_vec kf_vec_exp_flush(kf_vec x) {
-    x = kf_vec_max(kf_vec_set1(KF_EXP_MIN), x);
-    kf_vec n = kf_vec_exp_whole(x);
-    return kf_vec_exp_finish(n, _mm512_fmsub_ps(x, kf_vec_set1(KF_LOG2E), n));
-}
+// exp with the error of degree 4 and of log2(e), |x| 1.3e-8, for results that are rounded to 16 bits.
+static inline kf_vec kf_vec_exp_half(kf_vec x) { return kf_vec_exp2_half(kf_vec_mul(x, kf_vec_set1(KF_LOG2E))); }
 
 // -------------------------------------------------------------------------------------------------------------- angles
 

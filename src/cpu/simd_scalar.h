@@ -11,7 +11,7 @@
 #include "math/exp2.h"
 #include "math/rope.h"
 
-enum { KF_LANES = 1 };
+enum { KF_LANES = 1, KF_CAN_STREAM = 0 };
 
 typedef float kf_vec;
 
@@ -27,8 +27,6 @@ static inline kf_vec kf_vec_fnma(kf_vec a, kf_vec b, kf_vec c) { return c - a * 
 static inline kf_vec kf_vec_max(kf_vec a, kf_vec b) { return a > b ? a : b; }
 static inline kf_vec kf_vec_min(kf_vec a, kf_vec b) { return a < b ? a : b; }
 static inline kf_vec kf_vec_select_n(kf_vec a, float fill, int n) { return n > 0 ? a : fill; }
-static inline kf_vec kf_vec_negative_abs(kf_vec a) { return -fabsf(a); }
-static inline kf_vec kf_vec_select_negative(kf_vec gate, kf_vec a, kf_vec b) { return signbit(gate) ? a : b; }
 static inline float kf_vec_hmax(kf_vec a) { return a; }
 static inline float kf_vec_hsum(kf_vec a) { return a; }
 
@@ -80,8 +78,8 @@ static inline kf_vec kf_vec_round_bf16(kf_vec a) { return kf_bf16_to_float(kf_fl
 static inline kf_vec kf_vec_exp2(kf_vec x) { return kf_exp2(x); }
 static inline kf_vec kf_vec_exp2_flush(kf_vec x) { return kf_exp2(x); }
 static inline kf_vec kf_vec_exp(kf_vec x) { return kf_exp(x); }
-static inline kf_vec kf_vec_exp_negative(kf_vec x) { return kf_exp(x); }
-static inline kf_vec kf_vec_exp_flush(kf_vec x) { return kf_exp(x); }
+static inline kf_vec kf_vec_exp_half(kf_vec x) { return kf_exp(x); }
+static inline kf_vec kf_vec_exp2_half(kf_vec x) { return kf_exp2(x); }
 
 static inline void kf_vec_angles(const double *frequency, int pairs, double magnitude, double position, float *cosine,
                                  float *sine) {

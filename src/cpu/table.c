@@ -34,7 +34,7 @@ static const kf_cpu_table tables[] = {
         .isa = KF_ISA_AVX512BF16,
         .name = "avx512bf16",
         .attention = &kf_attention_avx512bf16,
-        .rows = &kf_rows_avx512,
+        .rows = &kf_rows_avx512bf16,
         .linear = &kf_linear_avx512bf16,
     },
 #endif

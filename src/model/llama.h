@@ -31,7 +31,7 @@ typedef struct kfm_llama_options {
     int64_t context;     // positions in the cache; 0: what the model was trained for
     int64_t chunk;       // rows of a prompt in one step; 0: KFM_DEFAULT_CHUNK
     kf_dtype cache;      // KF_FP16, KF_BF16 or KF_FP32; zeros: KF_FP16
-    int32_t activations; // KF_ACTIVATIONS_EXACT or KF_ACTIVATIONS_INT8
+    int32_t activations; // KF_ACTIVATIONS_EXACT, or KF_ACTIVATIONS_INT8 for all products but queries, keys and values
 } kfm_llama_options;
 
 enum { KFM_DEFAULT_CHUNK = 512 };
