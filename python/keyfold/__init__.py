@@ -6,8 +6,9 @@
 >>> o = keyfold.attention(q, k, v, causal=True)
 
 Every function takes arrays of any framework without copying them, gives its result in the same framework, and raises
-``keyfold.Error`` with the library's own sentence. ``Op`` plans a function once and runs it often; ``Sequence`` runs many ops on one
-team of threads; ``Context`` says which device, threads and instruction set. The C library's header, keyfold.h, is the contract.
+``keyfold.Error`` with the library's own sentence. ``Op`` plans a function once and runs it often; ``Sequence`` runs
+many ops on one team of threads; ``Context`` says which device, threads and instruction set. The C library's header,
+keyfold.h, is the contract.
 """
 
 from ._context import Context, Support, default_context, set_default_context, support

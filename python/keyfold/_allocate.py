@@ -24,7 +24,8 @@ class New(NamedTuple):
 def empty(like: Tensor, shape: Sequence[int], dtype: str) -> New:
     """An array without values, on the device and in the framework of `like`.
 
-    A dtype that is none of ours falls back to fp32: the library is about to refuse the input that has it, in its own words.
+    A dtype that is none of ours falls back to fp32: the library is about to refuse the input that has it, in its own
+    words.
     """
     if dtype not in DTYPES:
         dtype = "fp32"

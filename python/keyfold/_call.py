@@ -85,7 +85,7 @@ class Call:
 
 
 def operation(build: "Callable[P, Call]") -> "Callable[P, Any]":
-    """The function that runs the call that `build` makes. Op plans with `build` itself, which is its attribute `build`."""
+    """The function that runs the call that `build` makes. Op plans with `build` itself, its attribute."""
 
     @functools.wraps(build)
     def call(*args: Any, **keywords: Any) -> Any:

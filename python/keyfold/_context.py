@@ -18,15 +18,15 @@ ISAS = ("auto", "scalar", "avx2", "avx512", "avx512bf16")
 
 
 class Context:
-    """A device, the kernels of one instruction set, and a team of threads. Immutable; any number of threads may share one.
+    """A device, the kernels of one instruction set, and a team of threads. Immutable; threads may share one.
 
     Parameters
     ----------
     threads
         How many work on a call, the caller among them. 0: as many as the process may run on.
     isa
-        The highest instruction set to use: ``"scalar"``, ``"avx2"``, ``"avx512"``, ``"avx512bf16"``. ``"auto"``: the best that the CPU has,
-        lowered by the environment variable KEYFOLD_ISA.
+        The highest instruction set to use: ``"scalar"``, ``"avx2"``, ``"avx512"``, ``"avx512bf16"``. ``"auto"``: the
+        best that the CPU has, lowered by the environment variable KEYFOLD_ISA.
     device
         ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or DLPack's pair.
     fixed_split

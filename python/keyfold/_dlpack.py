@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads other libraries' memory: DLPack capsules and the buffer protocol, both through ctypes.
 
-A capsule is never consumed. As long as somebody holds it under its first name, its memory stays; when it goes, its own destructor gives
-the memory back. So holding the capsule is all that a view has to do.
+A capsule is never consumed. As long as somebody holds it under its first name, its memory stays; when it goes, its own
+destructor gives the memory back. So holding the capsule is all that a view has to do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds libkeyfold, loads it, and holds its struct sizes against ours before anything is called.
 
-Looked for, in this order: the file that KEYFOLD_LIBRARY names (and then nothing else); beside this package, where a wheel has
-it; build/ of the source tree that this package stands in; the system's libraries.
+Looked for, in this order: the file that KEYFOLD_LIBRARY names (and then nothing else); beside this package, where a
+wheel has it; build/ of the source tree that this package stands in; the system's libraries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import _abi, _errors
 
 FILE_NAME = "libkeyfold.dylib" if sys.platform == "darwin" else "libkeyfold.so"
 
-# Init functions write a whole struct of the library's size, which may be a later and longer one than ours: they get room.
+# Init functions write a whole struct of the library's size, which may be a later and longer one than ours.
 INIT_ROOM = 4096
 
 
@@ -65,7 +65,8 @@ def declare(library: ctypes.CDLL, path: str) -> None:
 def initial(library: ctypes.CDLL, path: str, init: str, struct: type[ctypes.Structure]) -> bytes:
     """What the library's init function writes into `struct`, cut to the size that we know.
 
-    A later library has longer structs and still takes ours; a shorter one means an older library, which would not see all of ours.
+    A later library has longer structs and still takes ours; a shorter one means an older library, which would not see
+    all of ours.
     """
     room = ctypes.create_string_buffer(INIT_ROOM)
     getattr(library, init)(ctypes.cast(room, ctypes.POINTER(struct)))
@@ -101,5 +102,5 @@ def version() -> str:
 
 
 def cpu_isa() -> str:
-    """The highest instruction set that this CPU and the library have, KEYFOLD_ISA not regarded: ``"avx2"``, ``"avx512"``, …"""
+    """The highest instruction set that this CPU and the library have, such as ``"avx512"``. KEYFOLD_ISA has no say."""
     return str(lib.kf_isa_string(lib.kf_cpu_isa()), "ascii")

@@ -55,8 +55,8 @@ class Op:
     Parameters
     ----------
     operation
-        One of keyfold's functions; the rest is what that function takes. Arrays may be ``Tensor.placeholder(shape, dtype)`` if ``bind`` gives
-        them data before the first run.
+        One of keyfold's functions; the rest is what that function takes. Arrays may be ``Tensor.placeholder(shape,
+        dtype)`` if ``bind`` gives them data before the first run.
 
     One thread at a time uses an op: others wait. ``run_items`` is the exception.
     """
@@ -103,7 +103,7 @@ class Op:
         return count.value
 
     def bind(self, *args: Any, **keywords: Any) -> None:
-        """Puts other arrays in the place of those that are named, as the operation's function names them; the rest stays.
+        """Puts other arrays in the place of those that are named, as the function names them; the rest stays.
 
         Same dtypes, shapes and options as planned, else InvalidArgument, and the binding stays as it was.
         """
@@ -130,9 +130,9 @@ class Op:
     ) -> None:
         """For callers with threads of their own: items first … first + count − 1 of a phase.
 
-        A run is: ``prepare`` once; then for each phase in order, every item of the phase, in any order and by any threads, all of one phase
-        finished before the next begins. ``worker`` is 0 … context.threads − 1, and not used by two threads at the same time. Then
-        ``result()``.
+        A run is: ``prepare`` once; then for each phase in order, every item of the phase, in any order and by any
+        threads, all of one phase finished before the next begins. ``worker`` is 0 … context.threads − 1, and not used
+        by two threads at the same time. Then ``result()``.
         """
         with self._lock:
             self._items_running += 1
@@ -156,7 +156,7 @@ class Op:
 
 
 class Idle:
-    """Holds an op for one thread; refuses while items of it run, for binding or running then would pull their memory away."""
+    """Holds an op for one thread. Refuses while items of it run: their memory would be pulled away."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -172,13 +172,13 @@ class Idle:
 
 
 class Sequence:
-    """Ops that run one after another on one team of threads, with a barrier between them instead of a fork and join for each::
+    """Ops that run one after another on one team of threads, with barriers between them::
 
         step = keyfold.Sequence([norm, project, append, attend])
         step.run()
 
-    Ops may be bound anew between runs, and may stand in it more than once. Key lengths, positions, slots and ids of all ops are read before
-    the first one runs.
+    Ops may be bound anew between runs, and may stand in it more than once. Key lengths, positions, slots and ids of all
+    ops are read before the first one runs.
     """
 
     def __init__(self, ops: Iterable[Op] = (), *, context: Optional[Context] = None) -> None:
@@ -213,7 +213,8 @@ class Sequence:
     def run(self, workspace: Any = None) -> None:
         """Runs all ops in order. The workspace is any writable array; None: the sequence's own."""
         with self._lock, ExitStack() as held:
-            for op in sorted(set(self._ops), key=id):  # in one order everywhere, so that no two sequences wait for each other
+            # In one order everywhere, so that no two sequences wait for each other.
+            for op in sorted(set(self._ops), key=id):
                 held.enter_context(op._idle())
             check(lib.kf_sequence_run(self.handle, *self._workspace.get(workspace, self.workspace_size)))
 

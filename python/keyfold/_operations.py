@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations as functions. include/keyfold.h has the exact contract of each; shapes and names are the same here.
 
-Arrays may be NumPy's, torch's, CuPy's, JAX's, or any with ``__dlpack__`` or the buffer protocol; they are not copied. Inputs may have any
-strides but the last, which is 1. Outputs are made in the first input's framework, or are what ``out`` and its like give. "float" is fp32,
-fp16 or bf16; "integer" is int32 or int64.
+Arrays may be NumPy's, torch's, CuPy's, JAX's, or any with ``__dlpack__`` or the buffer protocol; they are not copied.
+Inputs may have any strides but the last, which is 1. Outputs are made in the first input's framework, or are what
+``out`` and its like give. "float" is fp32, fp16 or bf16; "integer" is int32 or int64.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def number(what: str, name: str, table: dict[str, int]) -> int:
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding of the first ``dims`` elements of each head; pair c turns by position · base^(−2c/dims), scaled.
+    """Rotary position embedding of each head's first ``dims`` elements: pair c turns by position · base^(−2c/dims).
 
-    ``pairing``: ``"neox"`` pairs (c, c + dims/2), ``"gptj"`` pairs (2c, 2c + 1). ``scaling``: ``"none"``, ``"linear"``, ``"llama3"``,
-    ``"yarn"``. A zero means the default that is written beside it.
+    ``pairing``: ``"neox"`` pairs (c, c + dims/2), ``"gptj"`` pairs (2c, 2c + 1). ``scaling``: ``"none"``, ``"linear"``,
+    ``"llama3"``, ``"yarn"``. A zero means the default that is written beside it.
     """
 
     pairing: str = "neox"
@@ -137,8 +137,8 @@ def attention(
 ) -> Call:
     """o = softmax(cap(q kᵀ scale) + alibi + bias, over the visible keys) v.
 
-    Query row i of sequence b stands at position p = i + key_lengths[b] − Nq, unless positions are given. Query head h uses KV head
-    h // (H // Hkv). A row without visible keys gives 0, and lse = −inf.
+    Query row i of sequence b stands at position p = i + key_lengths[b] − Nq, unless positions are given. Query head h
+    uses KV head h // (H // Hkv). A row without visible keys gives 0, and lse = −inf.
 
     Parameters
     ----------
@@ -216,7 +216,9 @@ def merge_states(
     dtype: Any = None,
     context: Optional[Context] = None,
 ) -> Call:
-    """The attention over all keys from S results over disjoint sets of keys: o = Σ exp(lse[s] − L) o_parts[s], L = ln Σ exp(lse[s]).
+    """The result over all keys from S results over disjoint sets of keys.
+
+    o = Σ exp(lse[s] − L) o_parts[s], where L = ln Σ exp(lse[s]).
 
     Parameters
     ----------
@@ -272,8 +274,8 @@ def rmsnorm(
     weight_offset
         1 for Gemma.
     cast
-        Where rounding to the arrays' dtype happens. ``"end"``: once, at the end. ``"sum"``: s is rounded and that is normalised. ``"llama"``:
-        as ``"sum"``, and the normalised s is rounded before the product with weight.
+        Where rounding to the arrays' dtype happens. ``"end"``: once, at the end. ``"sum"``: s is rounded and that is
+        normalised. ``"llama"``: as ``"sum"``, and the normalised s is rounded before the product with weight.
     dtype
         Of the output that is made; x's by default.
 
@@ -294,9 +296,7 @@ def rmsnorm(
 
 
 @operation
-def swiglu(
-    gate: Any, up: Any = None, *, out: Any = None, dtype: Any = None, context: Optional[Context] = None
-) -> Call:
+def swiglu(gate: Any, up: Any = None, *, out: Any = None, dtype: Any = None, context: Optional[Context] = None) -> Call:
     """y = gate / (1 + exp(−gate)) · up.
 
     Parameters
@@ -358,7 +358,9 @@ def kv_append(
     rope: Optional[Rope] = None,
     context: Optional[Context] = None,
 ) -> Call:
-    """cache[b, h, slots[b] + n] = new[b, h, n], in the cache's dtype; k is rotated at slots[b] + n, or at positions[b, n].
+    """cache[b, h, slots[b] + n] = new[b, h, n], in the cache's dtype.
+
+    With rope, k is rotated at slots[b] + n, or at positions[b, n].
 
     Parameters
     ----------

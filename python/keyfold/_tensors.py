@@ -37,7 +37,7 @@ FRAMEWORKS = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax", 
 
 
 def dtype_name(dtype: Any) -> str:
-    """``"bf16"`` of ``"bf16"``, ``"bfloat16"``, ``torch.bfloat16``, ``ml_dtypes.bfloat16``, ``numpy.dtype("bfloat16")``."""
+    """``"bf16"`` of ``"bf16"``, ``"bfloat16"``, ``torch.bfloat16``, ``ml_dtypes.bfloat16``, a NumPy dtype."""
     if isinstance(dtype, str):
         name = dtype
     elif isinstance(dtype, type):
@@ -103,13 +103,25 @@ class Tensor:
     Parameters
     ----------
     array
-        NumPy (or anything with ``__array_interface__``), torch, CuPy, JAX (or anything with ``__dlpack__``), anything with the
-        buffer protocol (``bytes``, ``memoryview``, ``array.array``), or a flat list of ints (int64) or floats (fp32).
+        NumPy (or anything with ``__array_interface__``), torch, CuPy, JAX (or anything with ``__dlpack__``), anything
+        with the buffer protocol (``bytes``, ``memoryview``, ``array.array``), or a flat list of ints (int64) or floats
+        (fp32).
     dtype
         Reads the elements as another dtype of the same width.
     """
 
-    __slots__ = ("array", "shape", "dtype", "device", "readonly", "framework", "struct", "_strides", "_owner", "__weakref__")
+    __slots__ = (
+        "array",
+        "shape",
+        "dtype",
+        "device",
+        "readonly",
+        "framework",
+        "struct",
+        "_strides",
+        "_owner",
+        "__weakref__",
+    )
 
     array: Any  # what was given
     shape: tuple[int, ...]
@@ -133,7 +145,9 @@ class Tensor:
         if dtype is not None:
             code, bits = DTYPES[dtype_name(dtype)]
             if bits != raw.bits:
-                raise InvalidArgument(f"dtype {dtype_name(dtype)} has {bits} bits, the array's elements have {raw.bits}")
+                raise InvalidArgument(
+                    f"dtype {dtype_name(dtype)} has {bits} bits, the array's elements have {raw.bits}"
+                )
         self.array = array
         self.shape = raw.shape
         self._strides = raw.strides
@@ -223,12 +237,14 @@ class Tensor:
 
 
 def read(array: Any) -> _dlpack.Raw:
-    """The first of the three protocols that the array has. NumPy's comes first: it says "read-only" and bf16 in every version."""
+    """By the first of three protocols that the array has. NumPy's says "read-only" and bf16 in every version."""
     if isinstance(array, type):
         raise TypeError(f"expected an array, got the class {array.__name__}")
     framework = framework_of(array)
     if framework == "numpy":
-        return _dlpack.from_array_interface(sys.modules["numpy"].asarray(array))  # a scalar of NumPy's has no memory to hold
+        return _dlpack.from_array_interface(
+            sys.modules["numpy"].asarray(array)
+        )  # a scalar of NumPy's has no memory to hold
     if framework is None and hasattr(array, "__array_interface__"):
         return _dlpack.from_array_interface(array)
     if hasattr(array, "__dlpack__"):
@@ -243,7 +259,8 @@ def read(array: Any) -> _dlpack.Raw:
         return _dlpack.from_buffer(array)
     except TypeError as error:
         raise TypeError(
-            f"expected an array (__dlpack__, __array_interface__ or the buffer protocol), got {type(array).__name__}: {error}"
+            f"expected an array (__dlpack__, __array_interface__ or the buffer protocol), "
+            f"got {type(array).__name__}: {error}"
         ) from None
 
 

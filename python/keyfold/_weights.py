@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weight: a matrix [N, K] of a linear layer or an embedding, dense, in GGUF's blocks, or packed for a context's kernels."""
+"""Weight: a matrix [N, K] of a linear layer or an embedding, dense, in GGUF's blocks, or packed for a context's
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +57,11 @@ class Weight:
     Parameters
     ----------
     data
-        Dense: a float array [N, K] whose last stride is 1. Quantised or packed: bytes, flat or [N, bytes of a row] (as the gguf package gives
-        them), from any framework.
+        Dense: a float array [N, K] whose last stride is 1. Quantised or packed: bytes, flat or [N, bytes of a row] (as
+        the gguf package gives them), from any framework.
     type
-        ``"q4_0"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"``, ``"q8_0"``, ``"q4_k"``, ``"q5_k"``, ``"q6_k"``, ``"f32"``, ``"f16"``, ``"bf16"``. Absent: by the array's
-        dtype.
+        ``"q4_0"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"``, ``"q8_0"``, ``"q4_k"``, ``"q5_k"``, ``"q6_k"``, ``"f32"``,
+        ``"f16"``, ``"bf16"``. Absent: by the array's dtype.
     rows, cols
         N and K, where the array's shape does not say them.
     packed
@@ -132,7 +134,8 @@ def as_weight(value: Any) -> Weight:
 
 
 def pack_weight(weight: Any, *, context: Optional[Context] = None) -> Weight:
-    """Lays a weight out for the kernels of the context's instruction set, once; ``linear`` is faster with it. No value changes.
+    """Lays a weight out for the kernels of the context's instruction set, once; ``linear`` is faster with it. No value
+    changes.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DLPack producer made by hand, so that the protocol is tested without a framework: it counts what was made and given back."""
+"""A DLPack producer made by hand, which counts what it gave and got back: the protocol's test without a framework."""
 
 import ctypes
 from ctypes import PYFUNCTYPE, c_char_p, c_int, c_int64, c_void_p, py_object
@@ -42,7 +42,12 @@ class Handmade:
         shape = (c_int64 * m.ndim)(*m.shape)
         strides = (c_int64 * m.ndim)(*(s // m.itemsize for s in m.strides)) if self.strides else None
         tensor = _abi.kf_tensor(
-            m.ctypes.data - self.byte_offset, _abi.kf_device(*self.device), m.ndim, _abi.kf_dtype(2, 32, 1), shape, strides,
+            m.ctypes.data - self.byte_offset,
+            _abi.kf_device(*self.device),
+            m.ndim,
+            _abi.kf_dtype(2, 32, 1),
+            shape,
+            strides,
             self.byte_offset,
         )
         return tensor, (self.memory, shape, strides)

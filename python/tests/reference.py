@@ -41,10 +41,10 @@ def make(x, dtype):
     return (bits.view(BF16) if BF16 is not None else keyfold.Tensor(bits, dtype="bf16")), values
 
 
-def values(a, dtype=None):
+def values(a):
     """float64 of a result."""
     if isinstance(a, keyfold.Tensor):
-        a, dtype = a.array, a.dtype
+        a = a.array
     if a.dtype == np.uint16:
         return from_bf16_bits(a).astype(np.float64)
     return a.astype(np.float64)
@@ -162,7 +162,7 @@ def q8_0(x):
 
 
 def q4_0(x):
-    """GGUF's Q4_0 of x [N, K]: a scale in fp16, then element c in the low and c + 16 in the high half of byte c, each + 8."""
+    """GGUF's Q4_0 of x [N, K]: a scale in fp16, then elements c (low half) and c + 16 (high) of byte c, each + 8."""
     blocks = x.reshape(x.shape[0], -1, 32)
     scale = (np.abs(blocks).max(-1, keepdims=True) / 7).astype(np.float16)
     quants = (np.rint(blocks / scale.astype(np.float64)).clip(-8, 7) + 8).astype(np.uint8)

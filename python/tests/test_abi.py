@@ -30,7 +30,9 @@ def structs_of(header):
     """{struct: [field, ...]}"""
     found = {}
     for name, body in re.findall(r"typedef struct (kf_\w+) \{(.*?)\} \1;", header, flags=re.S):
-        found[name] = [re.search(r"(\w+)(\[\w+\])?$", field.strip()).group(1) for field in body.split(";") if field.strip()]
+        found[name] = [
+            re.search(r"(\w+)(\[\w+\])?$", field.strip()).group(1) for field in body.split(";") if field.strip()
+        ]
     return found
 
 
@@ -61,12 +63,16 @@ def compiled(header, tmp_path_factory):
     for struct, fields in structs_of(header).items():
         lines.append(f'printf("{struct} %zu 0\\n", sizeof({struct}));')
         for field in fields:
-            lines.append(f'printf("{struct}.{field} %zu %zu\\n", offsetof({struct}, {field}), sizeof((({struct} *)0)->{field}));')
+            lines.append(
+                f'printf("{struct}.{field} %zu %zu\\n", offsetof({struct}, {field}), sizeof((({struct} *)0)->{field}));'
+            )
     for constant in constants_of(header):
         lines.append(f'printf("{constant} %lld 0\\n", (long long){constant});')
     folder = tmp_path_factory.mktemp("abi")
     source, program = folder / "abi.c", folder / "abi"
-    source.write_text("#include <stdio.h>\n#include <keyfold.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n")
+    source.write_text(
+        "#include <stdio.h>\n#include <keyfold.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+    )
     subprocess.run([compiler, "-std=c11", "-I", str(HEADER.parent), str(source), "-o", str(program)], check=True)
     output = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
     return {name: (int(first), int(second)) for name, first, second in (line.split() for line in output.splitlines())}
@@ -141,7 +147,9 @@ def ctypes_of(text):
 
 def test_every_function_is_bound_with_its_types(header):
     functions = functions_of(header)
-    assert len(functions) == header.count("KF_API kf_") + header.count("KF_API void") + header.count("KF_API const char")
+    assert len(functions) == header.count("KF_API kf_") + header.count("KF_API void") + header.count(
+        "KF_API const char"
+    )
     assert set(functions) == set(_abi.FUNCTIONS)
     for name, (result, parameters) in functions.items():
         assert ctypes_of(result) is _abi.FUNCTIONS[name][0], name
@@ -167,7 +175,9 @@ def test_a_library_with_shorter_structs_is_refused():
         def kf_version_string():
             return b"0.0.9"
 
-    with pytest.raises(ImportError, match=r"old.so \(version 0.0.9\) has kf_softmax_args of 24 bytes, this package of 32"):
+    with pytest.raises(
+        ImportError, match=r"old.so \(version 0.0.9\) has kf_softmax_args of 24 bytes, this package of 32"
+    ):
         _library.initial(Older, "old.so", "kf_softmax_args_init", _abi.kf_softmax_args)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of docs/bindings.md are built and run, each where its compiler is installed; those of python/README.md likewise."""
+"""The programs of docs/bindings.md and python/README.md are built and run, each where its compiler is installed."""
 
 import os
 import re
@@ -29,7 +29,9 @@ def blocks(path, language):
 def run(command, folder, **environment):
     # The library's file name carries its version; programs are linked by the plain name and find it by its soname.
     paths = {"LD_LIBRARY_PATH": str(folder), "LIBRARY_PATH": str(folder), "CPATH": str(ROOT / "include")}
-    done = subprocess.run(command, cwd=folder, env={**os.environ, **paths, **environment}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **paths, **environment}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -25,12 +25,49 @@ def test_the_family():
     assert [keyfold._errors.BY_STATUS[status].status for status in range(1, 6)] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("status", [1, 2, 3, 4, 5])
+def test_every_status_has_its_exception(status):
+    with pytest.raises(keyfold._errors.BY_STATUS[status]) as caught:
+        keyfold._library.check(status)
+    assert caught.value.status == status
+
+
+def test_a_status_of_a_later_library_is_an_error():
+    with pytest.raises(keyfold.Error):
+        keyfold._library.check(99)
+
+
 REFUSED = {
-    "heads": (keyfold.InvalidArgument, (ones(1, 3, 4, 32), ones(1, 2, 4, 32), ones(1, 2, 4, 32)), {}, r"attention: H = 3 .*Hkv = 2"),
-    "k's shape": (keyfold.InvalidArgument, (ones(1, 2, 4, 32), ones(1, 2, 4, 64), ones(1, 2, 4, 32)), {}, r"attention: .*\bk\b"),
-    "dimensions": (keyfold.InvalidArgument, (ones(2, 4, 32), ones(1, 2, 4, 32), ones(1, 2, 4, 32)), {}, r"attention: q has shape \[2, 4, 32\]"),
-    "last stride": (keyfold.InvalidArgument, (ones(1, 2, 4, 64)[..., ::2], ones(1, 2, 4, 32), ones(1, 2, 4, 32)), {}, r"last stride of q is 2"),
-    "dtype": (keyfold.Unsupported, (ones(1, 2, 4, 32, dtype=np.float64), ones(1, 2, 4, 32), ones(1, 2, 4, 32)), {}, r"attention: q"),
+    "heads": (
+        keyfold.InvalidArgument,
+        (ones(1, 3, 4, 32), ones(1, 2, 4, 32), ones(1, 2, 4, 32)),
+        {},
+        r"attention: H = 3 .*Hkv = 2",
+    ),
+    "k's shape": (
+        keyfold.InvalidArgument,
+        (ones(1, 2, 4, 32), ones(1, 2, 4, 64), ones(1, 2, 4, 32)),
+        {},
+        r"attention: .*\bk\b",
+    ),
+    "dimensions": (
+        keyfold.InvalidArgument,
+        (ones(2, 4, 32), ones(1, 2, 4, 32), ones(1, 2, 4, 32)),
+        {},
+        r"attention: q has shape \[2, 4, 32\]",
+    ),
+    "last stride": (
+        keyfold.InvalidArgument,
+        (ones(1, 2, 4, 64)[..., ::2], ones(1, 2, 4, 32), ones(1, 2, 4, 32)),
+        {},
+        r"last stride of q is 2",
+    ),
+    "dtype": (
+        keyfold.Unsupported,
+        (ones(1, 2, 4, 32, dtype=np.float64), ones(1, 2, 4, 32), ones(1, 2, 4, 32)),
+        {},
+        r"attention: q",
+    ),
     "window": (keyfold.InvalidArgument, (ones(1, 2, 4, 32),) * 3, dict(window_left=-1), r"window_left is -1"),
     "softcap": (keyfold.InvalidArgument, (ones(1, 2, 4, 32),) * 3, dict(softcap=-2.0), r"softcap is -2"),
     "scale": (keyfold.InvalidArgument, (ones(1, 2, 4, 32),) * 3, dict(scale=float("nan")), r"scale is"),

@@ -10,7 +10,16 @@ from reference import close
 gguf = pytest.importorskip("gguf", reason="no gguf")
 
 # Where the fp16 numbers of a block lie: random bits there would be NaN and inf.
-HALVES = {"q4_0": [0], "q4_1": [0, 2], "q5_0": [0], "q5_1": [0, 2], "q8_0": [0], "q4_k": [0, 2], "q5_k": [0, 2], "q6_k": [208]}
+HALVES = {
+    "q4_0": [0],
+    "q4_1": [0, 2],
+    "q5_0": [0],
+    "q5_1": [0, 2],
+    "q8_0": [0],
+    "q4_k": [0, 2],
+    "q5_k": [0, 2],
+    "q6_k": [208],
+}
 
 
 def blocks(rng, kind, rows, cols):

@@ -27,7 +27,7 @@ def expected(q, k=None, v=None, **options):
     return reference.attention(*exact, **options)[0]
 
 
-# -------------------------------------------------------------------------------------------------------------- contexts
+# ------------------------------------------------------------------------------------------------------------- contexts
 
 
 def test_context_says_what_it_is():
@@ -74,7 +74,7 @@ def test_context_outlives_what_stands_on_it(q):
     assert gone() is None
 
 
-# ------------------------------------------------------------------------------------------------------------------- ops
+# ------------------------------------------------------------------------------------------------------------------ ops
 
 
 def test_op_runs_again_on_new_values(q):
@@ -201,7 +201,9 @@ def test_op_of_something_else():
         Op(keyfold.softmax)
 
 
-@pytest.mark.parametrize("name", ["softmax", "merge_states", "rmsnorm", "swiglu", "rope", "kv_append", "embedding", "linear"])
+@pytest.mark.parametrize(
+    "name", ["softmax", "merge_states", "rmsnorm", "swiglu", "rope", "kv_append", "embedding", "linear"]
+)
 def test_every_operation_plans(name, rng):
     a = rng.standard_normal((2, 3, 4, 32)).astype(np.float32)
     arguments = {
@@ -225,7 +227,7 @@ def test_every_operation_plans(name, rng):
         np.testing.assert_array_equal(once, planned)
 
 
-# ------------------------------------------------------------------------------------------------------------- sequences
+# ------------------------------------------------------------------------------------------------------------ sequences
 
 
 def test_sequence(rng):
@@ -282,7 +284,7 @@ def test_sequence_checks_everything_before_it_writes():
     assert y == pytest.approx(1 / 8)
 
 
-# --------------------------------------------------------------------------------------------------------------- threads
+# -------------------------------------------------------------------------------------------------------------- threads
 
 
 def test_many_threads_on_one_context(rng):

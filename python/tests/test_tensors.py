@@ -118,7 +118,13 @@ def test_lists():
 def test_dlpack(versioned, strides):
     source = Handmade(np.arange(12).reshape(3, 4), versioned=versioned, byte_offset=64, strides=strides)
     t = Tensor(source)
-    assert (t.shape, t.strides, t.dtype, t.device, t.data_ptr) == ((3, 4), (4, 1), "fp32", "cpu", source.memory.ctypes.data)
+    assert (t.shape, t.strides, t.dtype, t.device, t.data_ptr) == (
+        (3, 4),
+        (4, 1),
+        "fp32",
+        "cpu",
+        source.memory.ctypes.data,
+    )
     assert source.streams[-1] is None
 
 
@@ -165,7 +171,9 @@ def test_dlpack_with_a_wrong_capsule():
 
             from handmade import new_capsule
 
-            return new_capsule(ctypes.addressof(ctypes.c_int.in_dll(ctypes.pythonapi, "Py_OptimizeFlag")), b"other", None)
+            return new_capsule(
+                ctypes.addressof(ctypes.c_int.in_dll(ctypes.pythonapi, "Py_OptimizeFlag")), b"other", None
+            )
 
     with pytest.raises(BufferError, match="capsule named b'other'"):
         Tensor(Wrong())

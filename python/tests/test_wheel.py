@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel builds, and a fresh environment with nothing else in it computes with it. Skipped offline, and inside an installed test."""
+"""The wheel builds, and a fresh environment with nothing else in it computes with it. Skipped offline, and inside an
+installed test.
+"""
 
 import os
 import shutil
@@ -16,15 +18,24 @@ PROGRAM = """
 import array, os, keyfold
 y = keyfold.softmax(array.array("f", [1.0, 1.0]), out=array.array("f", [0.0, 0.0]))
 assert y.tolist() == [0.5, 0.5], y
-assert os.path.dirname(keyfold.library_path) == os.path.dirname(os.path.realpath(keyfold.__file__)), keyfold.library_path
-print(keyfold.__version__)
+assert os.path.dirname(keyfold.library_path) == os.path.dirname(os.path.realpath(keyfold.__file__)),
+keyfold.library_path print(keyfold.__version__)
 """
 
-OFFLINE = ("No matching distribution", "Could not find a version", "Temporary failure", "Max retries", "ConnectionError", "NewConnectionError")
+OFFLINE = (
+    "No matching distribution",
+    "Could not find a version",
+    "Temporary failure",
+    "Max retries",
+    "ConnectionError",
+    "NewConnectionError",
+)
 
 pytestmark = [
     pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="no source tree"),
-    pytest.mark.skipif(bool(os.environ.get("KEYFOLD_TEST_INSTALLED")), reason="the package under test is installed already"),
+    pytest.mark.skipif(
+        bool(os.environ.get("KEYFOLD_TEST_INSTALLED")), reason="the package under test is installed already"
+    ),
     pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake"),
 ]
 
@@ -43,7 +54,9 @@ def wheel_command(folder):
 
 
 def test_wheel_in_a_fresh_environment(tmp_path):
-    made = subprocess.run(wheel_command(tmp_path), capture_output=True, text=True, env=clean_environment(), cwd=tmp_path)
+    made = subprocess.run(
+        wheel_command(tmp_path), capture_output=True, text=True, env=clean_environment(), cwd=tmp_path
+    )
     if made.returncode and any(words in made.stdout + made.stderr for words in OFFLINE):
         pytest.skip("scikit-build-core is not installed, and cannot be fetched")
     if "No module named pip" in made.stderr:
@@ -58,6 +71,8 @@ def test_wheel_in_a_fresh_environment(tmp_path):
     python = tmp_path / "fresh" / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
     subprocess.run(install, check=True, env=clean_environment())
-    ran = subprocess.run([str(python), "-c", PROGRAM], capture_output=True, text=True, env=clean_environment(), cwd=tmp_path)
+    ran = subprocess.run(
+        [str(python), "-c", PROGRAM], capture_output=True, text=True, env=clean_environment(), cwd=tmp_path
+    )
     assert ran.returncode == 0, ran.stderr
     assert wheel.name.startswith(f"keyfold-{ran.stdout.strip()}-")
