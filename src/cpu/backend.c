@@ -17,7 +17,7 @@ static bool support(int32_t index, kf_support_row *row) {
             row->isa = isa;
             row->available = isa <= (int)kf_cpu_detect();
             row->dtypes = "fp32 fp16 bf16";
-            row->notes = table->rows->name;
+            row->notes = kind == KF_OP_LINEAR ? table->linear->notes : table->rows->name;
             return true;
         }
     }

@@ -195,6 +195,7 @@ static const char *find_panels(const kf_op *op, char *scratch, int64_t panel, in
     const kf_weight *w = &op->problem.linear.weight;
     const int64_t bytes = plan_of(op)->panel_bytes, whole = w->rows / KF_PANEL_ROWS;
     const char *panels = (const char *)w->data + KF_PACKED_HEADER_BYTES;
+    if (bytes == 0) return scratch;
     if (w->packed && panel + count <= whole) return panels + panel * bytes;
     for (int64_t i = 0; i < count; i++) {
         const int64_t row = (panel + i) * KF_PANEL_ROWS,

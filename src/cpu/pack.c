@@ -156,6 +156,7 @@ static void pack_quantised(int type, const char *rows, int64_t row_bytes, int64_
 }
 
 void kf_pack_panel(int type, const char *rows, int64_t row_bytes, int64_t count, int64_t K, char *panel) {
+    if (K == 0) return;
     if (count < KF_PANEL_ROWS) memset(panel, 0, (size_t)kf_panel_bytes(type, K));
     if (type == KF_WEIGHT_F32)
         pack_f32(rows, row_bytes, count, K, panel);
