@@ -23,9 +23,9 @@ static int sees(const kf_mask *mask, int64_t p, int64_t j) {
 
 static void check_rows(const kf_mask *mask, int64_t Nq) {
     for (int64_t i = 0; i < Nq; i++) {
-        int64_t p = i + mask->length - Nq;
+        int64_t p = i + mask->length - Nq + (i % 7 == 6 ? 50 : 0); // given positions lie anywhere
         kf_interval keys = kf_mask_row(mask, p);
-        assert_true(keys.lo >= 0 && keys.lo <= keys.hi);
+        assert_true(keys.lo >= 0 && keys.lo <= keys.hi && keys.hi <= mask->length);
         for (int64_t j = -2; j < mask->length + 2; j++) assert_int_equal(sees(mask, p, j), j >= keys.lo && j < keys.hi);
     }
 }

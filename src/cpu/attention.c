@@ -2,13 +2,13 @@
 //
 // The attention operation of the CPU backend: its phases.
 //
-//     rotate   where RoPE at load is asked for: q in fp32 and the visible part of k, in its own dtype, rotated into shared
-//              workspace. Once a run instead of once for each tile that reads them.
+//     rotate   where RoPE at load is asked for: q and the visible part of k, rotated into shared workspace in fp32. Once a run
+//              instead of once for each tile that reads them.
 //     attend   one item of the plan each (plan.h): a tile of many rows (attention_tiles.c) or all rows of a KV head where
 //              they are few (attention_few.c)
 //     merge    where keys are split: the partial states of a tile's rows, in the order of the splits
 //
-//     shared   q [B, H, Nq, D] fp32 | k [B, Hkv, Nk, D] | states [slots][rows][2] fp32 | outputs [slots][rows][Dv] fp32
+//     shared   q [B, H, Nq, D] fp32 | k [B, Hkv, Nk, D] fp32 | states [slots][rows][2] fp32 | outputs [slots][rows][Dv] fp32
 #include "cpu/attention.h"
 
 #include <string.h>
@@ -72,7 +72,7 @@ static bool lay_out_shared(const kf_op *op, cpu_attention_plan *plan, int64_t *b
     *bytes = 0;
     if (n->rope_q) fits &= add_shared(bytes, n->B * n->H * n->Nq, n->D * 4);
     plan->k_at = *bytes;
-    if (n->rope_k) fits = fits && add_shared(bytes, n->B * n->Hkv * n->Nk, n->D * kf_type_size(problem->k.type));
+    if (n->rope_k) fits = fits && add_shared(bytes, n->B * n->Hkv * n->Nk, n->D * 4);
     plan->states_at = *bytes;
     fits = fits && add_shared(bytes, slots, sizeof(kf_state));
     plan->outputs_at = *bytes;
@@ -114,11 +114,11 @@ static kf_status prepare_attention(const kf_op *op) { return kf_attention_check_
 
 // ---------------------------------------------------------------------------------------------------------------- rotate
 
-// A compact view [B, heads, rows, D] of shared workspace.
-static kf_view compact_view(const kf_view *like, char *data, int32_t type) {
+// A compact view of fp32 [B, heads, rows, D] in shared workspace.
+static kf_view compact_view(const kf_view *like, char *data) {
     kf_view view = *like;
     view.data = data;
-    view.type = type;
+    view.type = KF_TYPE_F32;
     for (int64_t i = 3, stride = 1; i >= 0; stride *= view.shape[i], i--) view.stride[i] = stride;
     return view;
 }
@@ -173,8 +173,8 @@ static kf_attention_call call_of(const kf_op *op, char *shared) {
     const kf_attention_problem *problem = &op->problem.attention;
     kf_attention_call call = {
         .problem = problem, .plan = &plan->cut, .kernels = kernels_of(op), .q = problem->q, .k = problem->k};
-    if (problem->options.rope_q) call.q = compact_view(&problem->q, shared, KF_TYPE_F32);
-    if (problem->options.rope_k) call.k = compact_view(&problem->k, shared + plan->k_at, problem->k.type);
+    if (problem->options.rope_q) call.q = compact_view(&problem->q, shared);
+    if (problem->options.rope_k) call.k = compact_view(&problem->k, shared + plan->k_at);
     if (plan->cut.slots) {
         call.states = (float *)(void *)(shared + plan->states_at);
         call.outputs = (float *)(void *)(shared + plan->outputs_at);

@@ -122,6 +122,9 @@ static inline const char *kf_at(const kf_view *x, int64_t b, int64_t h, int64_t 
     return x->data + (b * x->stride[0] + h * x->stride[1] + i * x->stride[2]) * kf_type_size(x->type);
 }
 
+// Whether products may be made of bf16 numbers: q, k and v are such, and k stays so (rotated, it is fp32).
+bool kf_attention_all_bf16(const kf_attention_problem *problem);
+
 // Whether scores need more than a factor, and that factor times log2(e): p = 2^(c s - m).
 bool kf_attention_has_logits(const kf_attention_problem *problem);
 float kf_attention_factor(const kf_attention_problem *problem);
@@ -160,9 +163,8 @@ size_t kf_attention_few_scratch(const kf_attention_kernels *kernels, int64_t D, 
 void kf_attention_run_tile(const kf_attention_call *call, const kf_attention_item *item, char *scratch);
 void kf_attention_run_few(const kf_attention_call *call, const kf_attention_item *item, char *scratch);
 
-// The arithmetic of a problem's products.
+// The arithmetic of a tile's products.
 const kf_tile_kernels *kf_attention_choose_tiles(const kf_attention_kernels *kernels,
                                                  const kf_attention_problem *problem);
-const kf_few_kernels *kf_attention_choose_few(const kf_attention_kernels *kernels, const kf_attention_problem *problem);
 
 #endif

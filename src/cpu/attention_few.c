@@ -39,24 +39,25 @@ size_t kf_attention_few_scratch(const kf_attention_kernels *kernels, int64_t D, 
     return (size_t)(KF_FEW_ROWS * 4 * (2 * D + width + 2 * KF_SCORE_STRIDE));
 }
 
-const kf_few_kernels *kf_attention_choose_few(const kf_attention_kernels *kernels,
-                                              const kf_attention_problem *problem) {
-    bool bf16 = problem->q.type == KF_TYPE_BF16 && problem->k.type == KF_TYPE_BF16;
-    return bf16 && kernels->few_bf16 ? kernels->few_bf16 : kernels->few[problem->k.type];
+// One set of kernels where q, k and v are bf16; else those of k's type for scores and of v's for the rest: k may have been
+// rotated, which makes it fp32.
+static const kf_few_kernels *choose(const kf_attention_call *call, const kf_view *view) {
+    bool bf16 = kf_attention_all_bf16(call->problem) && call->kernels->few_bf16;
+    return bf16 ? call->kernels->few_bf16 : call->kernels->few[view->type];
 }
 
 // Rows of the item against keys k0 .. k1 - 1 of one block.
-static void fold_block(const kf_attention_call *call, const kf_few_kernels *few, const kf_attention_item *item,
-                       const kf_row_view *views, int32_t rows, const few_scratch *t, int64_t k0, int64_t k1, float *m,
-                       float *d) {
+static void fold_block(const kf_attention_call *call, const kf_attention_item *item, const kf_row_view *views,
+                       int32_t rows, const few_scratch *t, int64_t k0, int64_t k1, float *m, float *d) {
     const struct kf_attention_options *options = &call->problem->options;
     const kf_view *k = &call->k, *v = &call->problem->v;
+    const kf_few_kernels *few = choose(call, v);
     int64_t n = k1 - k0, ahead = item->keys.hi - FEW_KEYS_AHEAD - k0, padded = kf_padded(n, call->kernels->lanes);
     float alpha[KF_FEW_ROWS] = {0};
     uint8_t live[KF_FEW_ROWS * KF_KEY_BLOCK];
 
-    few->scores(t->q_half, rows, kf_at(k, item->b, item->kv_head, k0), k->stride[2] * kf_type_size(k->type), n,
-                options->D, ahead, t->s);
+    choose(call, k)->scores(t->q_half, rows, kf_at(k, item->b, item->kv_head, k0), k->stride[2] * kf_type_size(k->type),
+                            n, options->D, ahead, t->s);
     bool partial = kf_attention_mask_rows(call, item, views, rows, k0, 0, n, t->s);
     for (int32_t r = 0; r < rows; r++)
         for (int64_t j = n; j < padded; j++) t->s[r * KF_SCORE_STRIDE + j] = -INFINITY;
@@ -72,7 +73,7 @@ static void fold_block(const kf_attention_call *call, const kf_few_kernels *few,
 
 void kf_attention_run_few(const kf_attention_call *call, const kf_attention_item *item, char *scratch) {
     const struct kf_attention_options *options = &call->problem->options;
-    const kf_few_kernels *few = kf_attention_choose_few(call->kernels, call->problem);
+    bool half = choose(call, &call->problem->v)->element_bytes == 2;
     few_scratch t = lay_out(scratch, call->kernels, options->D, options->Dv);
     int32_t rows = (int32_t)(item->row1 - item->row0);
     int64_t width = kf_padded(options->Dv, call->kernels->lanes);
@@ -86,7 +87,7 @@ void kf_attention_run_few(const kf_attention_call *call, const kf_attention_item
         d[r] = 0.0f;
     }
     memset(t.o, 0, (size_t)(rows * width) * sizeof *t.o);
-    if (few->element_bytes == 2)
+    if (half)
         for (int32_t r = 0; r < rows; r++)
             call->kernels->store_row(t.q + r * options->D, options->D, 1.0f, KF_TYPE_BF16,
                                      (char *)t.q_half + r * options->D * 2);
@@ -94,7 +95,7 @@ void kf_attention_run_few(const kf_attention_call *call, const kf_attention_item
         t.q_half = t.q, t.p = t.s;
 
     for (int64_t block = item->keys.lo / FEW_BLOCK * FEW_BLOCK; block < item->keys.hi; block += FEW_BLOCK)
-        fold_block(call, few, item, views, rows, &t, kf_max64(block, item->keys.lo),
+        fold_block(call, item, views, rows, &t, kf_max64(block, item->keys.lo),
                    kf_min64(block + FEW_BLOCK, item->keys.hi), m, d);
     for (int32_t r = 0; r < rows; r++)
         kf_attention_finish_row(call, item, item->row0 + r, (kf_state){m[r], d[r]}, t.o + r * width);

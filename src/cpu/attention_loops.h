@@ -201,14 +201,10 @@ INLINE float row_max(const float *s, int64_t first, int64_t last) {
     return kf_vec_hmax(kf_vec_max(m0, m1));
 }
 
-// From here on c s and its rounding differ by more than powers of two can hold: then c s is rounded before the origin, which
-// is such a product itself, is taken off.
-#define FAR_ORIGIN 0x1p28f
-
-// p = 2^(c s - origin) of one vector, stored; returned for the sum. half: p is bf16.
+// p of one vector, stored; returned for the sum. origin: c m, or where that is far m itself (state.h). half: p is bf16.
 INLINE kf_vec weights_at(const float *s, void *p, int64_t j, kf_vec c, kf_vec origin, const bool far, const bool half) {
     kf_vec x = kf_vec_load_f32(s + j);
-    x = far ? kf_vec_sub(kf_vec_mul(c, x), origin) : kf_vec_fma(c, x, kf_vec_sub(kf_vec_zero(), origin));
+    x = far ? kf_vec_mul(c, kf_vec_sub(x, origin)) : kf_vec_fma(c, x, kf_vec_sub(kf_vec_zero(), origin));
     kf_vec w = half ? weight_half(x) : weight(x);
     if (half)
         store_weight_half((uint16_t *)p + j, w);
@@ -231,21 +227,20 @@ INLINE float row_weights(const float *s, void *p, int64_t first, int64_t last, f
 
 INLINE void softmax_as(const bool half, float *s, void *p, int32_t rows, int64_t first, int64_t last, float c, float *m,
                        float *d, float *alpha) {
-    float origin[KF_FEW_ROWS];
     for (int32_t r = 0; r < rows; r++) {
-        float block = c * row_max(s + r * KF_SCORE_STRIDE, first, last);
-        float both = m[r] > block ? m[r] : block;
-        origin[r] = kf_state_origin(both);
-        alpha[r] = m[r] - origin[r];
+        float block = row_max(s + r * KF_SCORE_STRIDE, first, last);
+        float both = m[r] > block ? m[r] : block, t = c * both;
+        // A weight by hand, so that all rows' exponentials are taken together. While there is no score, origin 0: -inf + inf is NaN.
+        alpha[r] = m[r] == -INFINITY ? m[r] : kf_state_is_far(t) ? c * (m[r] - both) : c * m[r] - t;
         m[r] = both;
     }
     for (int32_t r = 0; r < rows; r += KF_LANES) kf_vec_store_f32(alpha + r, weight(kf_vec_load_f32(alpha + r)));
     for (int32_t r = 0; r < rows; r++) {
         char *row = (char *)p + r * KF_SCORE_STRIDE * (half ? 2 : 4);
         const float *s_r = s + r * KF_SCORE_STRIDE;
-        bool far = !(origin[r] > -FAR_ORIGIN && origin[r] < FAR_ORIGIN);
-        float sum = far ? row_weights(s_r, row, first, last, c, origin[r], true, half)
-                        : row_weights(s_r, row, first, last, c, origin[r], false, half);
+        float t = m[r] == -INFINITY ? 0.0f : c * m[r];
+        float sum = kf_state_is_far(t) ? row_weights(s_r, row, first, last, c, m[r], true, half)
+                                       : row_weights(s_r, row, first, last, c, t, false, half);
         d[r] = d[r] * alpha[r] + sum;
     }
 }

@@ -13,6 +13,10 @@
 
 #include "math/half.h"
 
+bool kf_attention_all_bf16(const kf_attention_problem *problem) {
+    return problem->q.type == KF_TYPE_BF16 && problem->k.type == KF_TYPE_BF16 && !problem->options.rope_k;
+}
+
 bool kf_attention_has_logits(const kf_attention_problem *problem) {
     return problem->options.softcap > 0.0f || kf_present(&problem->alibi_slopes) || kf_present(&problem->bias) ||
            kf_present(&problem->mask);
@@ -155,17 +159,13 @@ static void write_output(const kf_attention_call *call, const kf_attention_item 
                          const float *o) {
     const kf_attention_problem *problem = call->problem;
     int64_t query = row / call->plan->heads, head = item->kv_head * call->plan->heads + row % call->plan->heads;
-    bool alone = state.d == 0.0f; // then the LSE is the sink itself, not what is left of it after a logarithm
-    float w = 1.0f, sink = -INFINITY;
-    if (kf_present(&problem->sinks)) {
-        memcpy(&sink, problem->sinks.data + head * problem->sinks.stride[0] * 4, sizeof sink);
-        state = kf_state_add_sink(state, sink, &w);
-    }
+    float sink, lse;
+    bool has_sink = kf_present(&problem->sinks), has_lse = kf_present(&problem->lse);
+    if (has_sink) memcpy(&sink, problem->sinks.data + head * problem->sinks.stride[0] * 4, sizeof sink);
+    float factor = kf_state_finish(kf_attention_factor(problem), state, has_sink ? &sink : NULL, has_lse ? &lse : NULL);
     char *out = (char *)(uintptr_t)kf_at(&problem->o, item->b, head, query);
-    call->kernels->store_row(o, problem->options.Dv, w * kf_state_normaliser(state), problem->o.type, out);
-    if (!kf_present(&problem->lse)) return;
-    float lse = alone ? sink : kf_state_lse(state);
-    memcpy((char *)(uintptr_t)kf_at(&problem->lse, item->b, head, query), &lse, sizeof lse);
+    call->kernels->store_row(o, problem->options.Dv, factor, problem->o.type, out);
+    if (has_lse) memcpy((char *)(uintptr_t)kf_at(&problem->lse, item->b, head, query), &lse, sizeof lse);
 }
 
 void kf_attention_finish_row(const kf_attention_call *call, const kf_attention_item *item, int64_t row, kf_state state,
@@ -187,7 +187,7 @@ void kf_attention_merge_row(const kf_attention_call *call, const kf_attention_it
     }
     for (int64_t s = item->live0; s < item->live1; s++) {
         int64_t slot = slot_of(call, item, s, row);
-        float w = kf_exp2(call->states[2 * slot] - kf_state_origin(all.m));
+        float w = kf_state_weight(kf_attention_factor(call->problem), call->states[2 * slot], all.m);
         all.d += w * call->states[2 * slot + 1];
         call->kernels->add_row(o, call->outputs + Dv * slot, w, Dv);
     }

@@ -56,8 +56,7 @@ size_t kf_attention_tiles_scratch(const kf_attention_kernels *kernels, const kf_
 
 const kf_tile_kernels *kf_attention_choose_tiles(const kf_attention_kernels *kernels,
                                                  const kf_attention_problem *problem) {
-    bool bf16 = problem->q.type == KF_TYPE_BF16 && problem->k.type == KF_TYPE_BF16;
-    return bf16 && kernels->tiles_bf16 ? kernels->tiles_bf16 : kernels->tiles;
+    return kf_attention_all_bf16(problem) && kernels->tiles_bf16 ? kernels->tiles_bf16 : kernels->tiles;
 }
 
 static void begin(const kf_attention_call *call, const kf_tile_kernels *tiles, const kf_attention_item *item,

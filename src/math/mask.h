@@ -42,13 +42,13 @@ KF_HD kf_interval kf_intersect(kf_interval a, kf_interval b) {
     return both;
 }
 
-// The keys that the row at position p sees. Both ends grow with p.
+// The keys that the row at position p sees: 0 <= lo <= hi <= length, and both ends grow with p.
 KF_HD kf_interval kf_mask_row(const kf_mask *mask, int64_t p) {
     kf_interval keys = {0, mask->length};
     if (mask->left != INT64_MAX) keys.lo = kf_max64(0, kf_saturating_sub(p, mask->left));
     if (mask->right != INT64_MAX)
-        keys.hi = kf_min64(mask->length, kf_saturating_add(kf_saturating_add(p, mask->right), 1));
-    if (keys.hi < keys.lo) keys.hi = keys.lo;
+        keys.hi = kf_max64(0, kf_min64(mask->length, kf_saturating_add(kf_saturating_add(p, mask->right), 1)));
+    keys.lo = kf_min64(keys.lo, keys.hi); // an empty interval lies within the keys, too
     return keys;
 }
 
@@ -56,7 +56,6 @@ KF_HD kf_interval kf_mask_row(const kf_mask *mask, int64_t p) {
 KF_HD kf_interval kf_mask_keys(const kf_mask *mask, int64_t p_min, int64_t p_max) {
     kf_interval first = kf_mask_row(mask, p_min), last = kf_mask_row(mask, p_max);
     kf_interval keys = {first.lo, last.hi};
-    if (keys.hi < keys.lo) keys.hi = keys.lo;
     return keys;
 }
 
