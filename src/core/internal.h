@@ -175,6 +175,7 @@ typedef struct kf_plan {
     int64_t items[KF_MAX_PHASES];
     size_t shared_bytes;         // of workspace that all workers see (packed keys, partial states)
     size_t scratch_bytes;        // of workspace for each worker
+    int32_t streams;             // not 0: neighbouring items read neighbouring memory; members take runs of them
     int64_t word[KF_PLAN_WORDS]; // the backend's own: lay a struct over it (kf_static_assert its size)
 } kf_plan;
 

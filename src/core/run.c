@@ -11,6 +11,9 @@
 
 enum { ALIGNMENT = 64 };
 
+// Beyond, chunks (at most 64 a member) and their takers would not fit the 16 bits of a range's counter.
+enum { KF_STREAM_MEMBERS = 512 };
+
 static size_t round_up(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 kf_status kf_run_workspace_size(const kf_context *context, size_t shared, size_t scratch, size_t *bytes) {
@@ -49,17 +52,46 @@ kf_status kf_run_prepare(const char *what, kf_run *run, void *workspace, size_t 
     return KF_OK;
 }
 
-// Items are taken in chunks, so that many small ones cost few atomics and the last ones still spread: 8 chunks a
-// member.
+// Chunk `index` of a phase's items.
+static void run_chunk(const kf_op *op, int32_t phase, int64_t chunk, int64_t index, kf_worker *worker) {
+    int64_t first = index * chunk, left = op->plan.items[phase] - first;
+    op->backend->run_items(op, worker, phase, first, chunk < left ? chunk : left);
+    worker->first = false;
+}
+
+// Where neighbouring items read neighbouring memory: the chunks lie in up to four ranges. A member begins in a range of
+// its own, so that it reads one stream (taking turns on small chunks of one stream costs 40 % of the read rate), and
+// goes on to what the others have left. The ranges' counters are the four parts of one word.
+static void take_ranges(const kf_op *op, int32_t phase, int64_t chunk, int64_t chunks, kf_counter *next,
+                        kf_worker *worker) {
+    enum { RANGES = 4, BITS = 16 };
+    const int32_t ranges = worker->count < RANGES ? worker->count : RANGES;
+    for (int32_t i = 0; i < ranges; i++) {
+        const int32_t range = (worker->index + i) % ranges;
+        const int64_t begin = chunks * range / ranges, end = chunks * (range + 1) / ranges;
+        for (;;) {
+            int64_t taken = atomic_fetch_add_explicit(next, INT64_C(1) << range * BITS, memory_order_relaxed);
+            taken = taken >> range * BITS & ((1 << BITS) - 1);
+            if (begin + taken >= end) break;
+            run_chunk(op, phase, chunk, begin + taken, worker);
+        }
+    }
+}
+
+// Items are taken in chunks, so that many small ones cost few atomics and the last ones still spread.
 static void take_items(const kf_op *op, int32_t phase, kf_counter *next, kf_worker *worker) {
-    int64_t items = op->plan.items[phase], chunk = items / ((int64_t)worker->count * 32);
+    enum { CHUNKS_PER_MEMBER = 32 };
+    int64_t items = op->plan.items[phase], chunk = items / ((int64_t)worker->count * CHUNKS_PER_MEMBER);
     if (worker->count == 1) chunk = items;
     if (chunk < 1) chunk = 1;
-    for (worker->first = true;; worker->first = false) {
-        int64_t first = atomic_fetch_add_explicit(next, chunk, memory_order_relaxed);
-        if (first >= items) return;
-        op->backend->run_items(op, worker, phase, first, first + chunk < items ? chunk : items - first);
+    int64_t chunks = (items + chunk - 1) / chunk, taken;
+    worker->first = true;
+    if (op->plan.streams && worker->count > 1 && worker->count <= KF_STREAM_MEMBERS) {
+        take_ranges(op, phase, chunk, chunks, next, worker);
+        return;
     }
+    while ((taken = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < chunks)
+        run_chunk(op, phase, chunk, taken, worker);
 }
 
 static void member(void *argument, int32_t index, int32_t count) {

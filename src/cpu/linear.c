@@ -98,6 +98,7 @@ static kf_status plan_linear(kf_op *op) {
     plan->splits = as_it_stands ? 0 : ceil_div(K, SPLIT_VALUES);
     plan->x_bytes = x_row_bytes(plan, K);
     plan->local = T == 1 && plan->splits > 0;
+    op->plan.streams = T == 1;
     if (T == 0 || N == 0) return KF_OK; // no phase
     if (plan->x_bytes > INT64_MAX / 2 / T)
         return kf_fail(KF_INVALID_ARGUMENT, "linear: x has too many values (%lld rows of %lld)", (long long)T,
