@@ -15,11 +15,12 @@ from conftest import ROOT
 
 # With nothing but the standard library: two equal logits, and the library of the wheel itself.
 PROGRAM = """
-import array, os, keyfold
+import array, keyfold, os
 y = keyfold.softmax(array.array("f", [1.0, 1.0]), out=array.array("f", [0.0, 0.0]))
 assert y.tolist() == [0.5, 0.5], y
-assert os.path.dirname(keyfold.library_path) == os.path.dirname(os.path.realpath(keyfold.__file__)),
-keyfold.library_path print(keyfold.__version__)
+here, package = os.path.dirname(keyfold.library_path), os.path.dirname(os.path.realpath(keyfold.__file__))
+assert here == package, keyfold.library_path
+print(keyfold.__version__)
 """
 
 OFFLINE = (
