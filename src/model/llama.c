@@ -354,7 +354,7 @@ bool kfm_llama_open(kfm_llama **out, const kf_context *context, const kfm_gguf *
     m->context = context;
     bool ok = read_metadata(m, g, error) && apply_options(m, options != NULL ? options : &defaults, error) &&
               load_weights(m, g, progress, argument, error) && make_caches(m, error) && make_buffers(m, error) &&
-              kfm_llama_step(m, 1, 1, error) != NULL;
+              kfm_llama_plan_decoding(m, error);
     if (ok)
         *out = m;
     else

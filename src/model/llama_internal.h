@@ -30,6 +30,7 @@ typedef struct kfm_layer {
 // The operations for `rows` tokens of which the last `outputs` get logits: 0, 1 or all.
 typedef struct kfm_step {
     int64_t rows, outputs;
+    int64_t keys; // positions of the cache that attention is planned for
     kf_op **ops;
     int64_t count, capacity;
     kf_op *logits_op; // bound to the caller's memory at each run; borrowed from ops; NULL where outputs is 0
@@ -37,7 +38,8 @@ typedef struct kfm_step {
     uint64_t last_used;
 } kfm_step;
 
-enum { KFM_MAX_STEPS = 8 };
+// Decoding has one for each power of two of keys up to the context's, at most 21; the others are of prompts.
+enum { KFM_MAX_STEPS = 40, KFM_LEAST_KEYS = 256 };
 
 struct kfm_llama {
     const kf_context *context;
@@ -68,8 +70,10 @@ struct kfm_llama {
     int64_t position;
 };
 
-// Plans a step, or finds it. NULL after an error.
-kfm_step *kfm_llama_step(kfm_llama *model, int64_t rows, int64_t outputs, kfm_error *error);
+// Plans a step for `rows` tokens that see up to key_length keys, or finds it. NULL after an error.
+kfm_step *kfm_llama_step(kfm_llama *model, int64_t rows, int64_t outputs, int64_t key_length, kfm_error *error);
+// Plans every step that decoding takes.
+bool kfm_llama_plan_decoding(kfm_llama *model, kfm_error *error);
 void kfm_llama_drop_steps(kfm_llama *model);
 
 #endif

@@ -42,9 +42,11 @@ static const kf_tensor *heads_of_rows(view *v, const float *data, int64_t heads,
     return tensor(v, data, fp32, 4, (int64_t[]){1, heads, rows, D}, (int64_t[]){0, D, stride, 1});
 }
 
-static const kf_tensor *cache(view *v, const kfm_llama *m, const void *data) {
-    int64_t D = m->info.head_dim, n = m->info.context;
-    return tensor(v, data, m->cache_dtype, 4, (int64_t[]){1, m->info.kv_heads, n, D}, (int64_t[]){0, n * D, D, 1});
+// The first `keys` positions of a layer's K or V.
+static const kf_tensor *cache(view *v, const kfm_llama *m, const void *data, int64_t keys) {
+    int64_t D = m->info.head_dim;
+    return tensor(v, data, m->cache_dtype, 4, (int64_t[]){1, m->info.kv_heads, keys, D},
+                  (int64_t[]){0, m->info.context * D, D, 1});
 }
 
 // ---- adding operations; each returns false after an error ----
@@ -120,8 +122,8 @@ static bool add_append(builder *b, const kfm_layer *layer) {
     kf_kv_append_args_init(&args);
     args.k = heads_of_rows(&k, m->qkv + H * D, Hkv, b->step->rows, D, stride);
     args.v = heads_of_rows(&v, m->qkv + (H + Hkv) * D, Hkv, b->step->rows, D, stride);
-    args.k_cache = cache(&k_cache, m, layer->k_cache);
-    args.v_cache = cache(&v_cache, m, layer->v_cache);
+    args.k_cache = cache(&k_cache, m, layer->k_cache, m->info.context);
+    args.v_cache = cache(&v_cache, m, layer->v_cache, m->info.context);
     args.slots = vector(&slots, &m->slot, int64, 1);
     args.rope = m->rope;
     return add(b, &args.head);
@@ -134,8 +136,8 @@ static bool add_attention(builder *b, const kfm_layer *layer, int64_t first, int
     kf_attention_args args;
     kf_attention_args_init(&args);
     args.q = heads_of_rows(&q, m->qkv + first * stride, H, rows, D, stride);
-    args.k = cache(&k, m, layer->k_cache);
-    args.v = cache(&v, m, layer->v_cache);
+    args.k = cache(&k, m, layer->k_cache, b->step->keys);
+    args.v = cache(&v, m, layer->v_cache, b->step->keys);
     args.o = heads_of_rows(&o, m->attended + first * H * D, H, rows, D, H * D);
     args.key_lengths = vector(&lengths, &m->key_length, int64, 1);
     args.flags = KF_ATTENTION_CAUSAL | KF_ATTENTION_ROPE_Q;
@@ -230,27 +232,44 @@ static bool build_step(kfm_llama *m, kfm_step *s, kfm_error *error) {
     return add_logits(&b) && reserve_workspace(m, s, error);
 }
 
-kfm_step *kfm_llama_step(kfm_llama *m, int64_t rows, int64_t outputs, kfm_error *error) {
+// Attention's plan, above all how many splits the keys have, depends on the cache's size. So it is planned for the power of two above the keys that are
+// there, not for all of a long context that is almost empty.
+static int64_t planned_keys(const kfm_llama *m, int64_t key_length) {
+    int64_t keys = KFM_LEAST_KEYS;
+    while (keys < key_length) keys *= 2;
+    return keys < m->info.context ? keys : m->info.context;
+}
+
+// The steps of decoding stay, so that decoding never plans.
+static bool is_decoding(const kfm_step *s) { return s->rows == 1 && s->outputs == 1; }
+
+kfm_step *kfm_llama_step(kfm_llama *m, int64_t rows, int64_t outputs, int64_t key_length, kfm_error *error) {
+    int64_t keys = planned_keys(m, key_length);
     kfm_step *oldest = NULL;
     for (int i = 0; i < KFM_MAX_STEPS; i++) {
         kfm_step *s = &m->steps[i];
-        if (s->rows == rows && s->outputs == outputs && s->sequence != NULL) {
+        if (s->rows == rows && s->outputs == outputs && s->keys == keys) {
             s->last_used = ++m->clock;
             return s;
         }
-        bool decode = s->rows == 1 && s->outputs == 1; // stays, so that decoding never plans
-        if (!decode && (oldest == NULL || s->last_used < oldest->last_used)) oldest = s;
+        if (!is_decoding(s) && (oldest == NULL || s->last_used < oldest->last_used)) oldest = s;
     }
     drop_step(oldest);
-    *oldest = (kfm_step){.rows = rows, .outputs = outputs, .last_used = ++m->clock};
+    *oldest = (kfm_step){.rows = rows, .outputs = outputs, .keys = keys, .last_used = ++m->clock};
     if (build_step(m, oldest, error)) return oldest;
     drop_step(oldest);
     return NULL;
 }
 
+bool kfm_llama_plan_decoding(kfm_llama *m, kfm_error *error) {
+    for (int64_t keys = 1; keys <= m->info.context; keys = planned_keys(m, keys) + 1)
+        if (kfm_llama_step(m, 1, 1, keys, error) == NULL) return false;
+    return true;
+}
+
 static bool run_step(kfm_llama *m, const int32_t *tokens, int64_t rows, int64_t outputs, float *logits,
                      kfm_error *error) {
-    kfm_step *s = kfm_llama_step(m, rows, outputs, error);
+    kfm_step *s = kfm_llama_step(m, rows, outputs, m->position + rows, error);
     if (s == NULL) return false;
     memcpy(m->ids, tokens, (size_t)rows * sizeof *tokens);
     m->slot = m->position;
