@@ -69,11 +69,12 @@ static void find_positions(const kf_attention_problem *problem, int64_t i0, int6
 void kf_attention_item_get(const kf_attention_plan *plan, const kf_attention_problem *problem, int64_t index,
                            kf_attention_item *item) {
     const struct kf_attention_options *options = &problem->options;
-    int64_t pair = index % plan->pairs;
     int64_t tile = plan->tiles - 1 - index / plan->pairs / plan->splits;
+    // Splits of a pair follow each other: they are one stream of keys.
+    int64_t pair = index / plan->splits % plan->pairs;
     item->b = pair / options->Hkv;
     item->kv_head = pair % options->Hkv;
-    item->split = index / plan->pairs % plan->splits;
+    item->split = index % plan->splits;
     item->row0 = tile * plan->tile_rows;
     item->row1 = kf_min64(item->row0 + plan->tile_rows, plan->rows);
     item->mask.length = kf_attention_length(problem, item->b);

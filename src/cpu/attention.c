@@ -102,6 +102,7 @@ static kf_status plan_attention(kf_op *op) {
     op->plan.items[phases++] = plan.cut.items;
     if (plan.cut.slots) op->plan.items[phases++] = plan.cut.pairs * plan.cut.tiles;
     op->plan.phases = phases;
+    op->plan.streams = plan.few;
     op->plan.shared_bytes = (size_t)shared;
     op->plan.scratch_bytes = plan.few ? kf_attention_few_scratch(kernels, n->D, n->Dv)
                                       : kf_attention_tiles_scratch(kernels, kf_attention_choose_tiles(kernels, problem),
