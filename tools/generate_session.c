@@ -126,7 +126,8 @@ static bool read_pending(generate_session *s, kfm_error *error) {
     kft_progress(NULL);
     s->prefill_tokens += done;
     s->prefill_seconds += kft_seconds() - begin;
-    s->pending.count = 0;
+    s->pending.count = count - done; // after Ctrl-C the rest waits for the next turn
+    if (done < count) memmove(s->pending.id, s->pending.id + done, (size_t)(count - done) * sizeof *s->pending.id);
     return true;
 }
 
@@ -177,20 +178,18 @@ bool generate_answer(generate_session *s, bool stream, kfm_error *error) {
 
 // ---- statistics ----
 
-// The median of a few samples: bytes a second that the context's threads can read.
+// Bytes a second that the context's threads can read: the best of a few samples, for whatever disturbs one makes it slower.
 static double measure_read(const kf_context *context) {
-    enum { SAMPLES = 9 };
-    double sample[SAMPLES];
+    enum { SAMPLES = 12 };
+    double best = 0;
     kft_ceilings *ceilings = kft_ceilings_open(context);
     if (ceilings == NULL) return 0;
     for (int i = 0; i < SAMPLES; i++) {
         double rate = kft_ceiling_sample(ceilings, KFT_CEILING_READ);
-        int at = i;
-        for (; at > 0 && sample[at - 1] > rate; at--) sample[at] = sample[at - 1];
-        sample[at] = rate;
+        best = rate > best ? rate : best;
     }
     kft_ceilings_close(ceilings);
-    return sample[SAMPLES / 2];
+    return best;
 }
 
 generate_statistics generate_measure(const generate_session *s) {
