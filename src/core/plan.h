@@ -62,6 +62,9 @@ int64_t kf_attention_position(const kf_attention_problem *problem, int64_t b, in
 void kf_attention_item_get(const kf_attention_plan *plan, const kf_attention_problem *problem, int64_t index,
                            kf_attention_item *item);
 
+// Items from this one on hold no keys, as far as key lengths say: a cache that is longer than what is in it has many such.
+int64_t kf_attention_items_live(const kf_attention_plan *plan, const kf_attention_problem *problem);
+
 // Whether key lengths are in range. The sentence names the sequence.
 kf_status kf_attention_check_run(const kf_attention_problem *problem);
 
