@@ -90,11 +90,11 @@ void kf_attention_item_get(const kf_attention_plan *plan, const kf_attention_pro
     item->keys = kf_intersect(seen, split);
 }
 
-int64_t kf_attention_items_live(const kf_attention_plan *plan, const kf_attention_problem *problem) {
-    if (plan->tiles != 1 || plan->splits == 1) return plan->items;
+int64_t kf_attention_splits_live(const kf_attention_plan *plan, const kf_attention_problem *problem) {
+    if (plan->splits == 1) return 1;
     int64_t longest = 0;
     for (int64_t b = 0; b < problem->options.B; b++) longest = kf_max64(longest, kf_attention_length(problem, b));
-    return kf_max64(divide_up(longest, plan->split), 1) * plan->pairs; // split 0 answers for sequences without keys
+    return kf_max64(divide_up(longest, plan->split), 1); // split 0 answers for sequences without keys
 }
 
 kf_status kf_attention_check_run(const kf_attention_problem *problem) {

@@ -8,8 +8,8 @@
 //     tile    tile_rows neighbouring rows: the rows of one item
 //     split   a range of keys, [s split, (s + 1) split): the keys of one item. With more than one split an item leaves a
 //             partial state in slot s of its rows, and a merge follows.
-//     item    (tile, split, sequence, KV head), numbered with the last tiles first: under a causal mask these see the
-//             most keys, and what is heavy should start early.
+//     item    (tile, sequence, KV head, split), numbered with the last tiles first: under a causal mask these see the
+//             most keys, and what is heavy should start early. The splits of a head follow each other: one stream of keys.
 //
 // Split length depends on the shape alone, or is one constant (fixed_split). Splits and key blocks begin at absolute
 // multiples of the key index. So a row's sums are cut in the same places at any number of threads.
@@ -62,8 +62,8 @@ int64_t kf_attention_position(const kf_attention_problem *problem, int64_t b, in
 void kf_attention_item_get(const kf_attention_plan *plan, const kf_attention_problem *problem, int64_t index,
                            kf_attention_item *item);
 
-// Items from this one on hold no keys, as far as key lengths say: a cache that is longer than what is in it has many such.
-int64_t kf_attention_items_live(const kf_attention_plan *plan, const kf_attention_problem *problem);
+// Splits from this one on hold no keys of any sequence: a cache that is longer than what is in it has many such.
+int64_t kf_attention_splits_live(const kf_attention_plan *plan, const kf_attention_problem *problem);
 
 // Whether key lengths are in range. The sentence names the sequence.
 kf_status kf_attention_check_run(const kf_attention_problem *problem);

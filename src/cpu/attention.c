@@ -208,11 +208,10 @@ static void run_attention(const kf_op *op, const kf_worker *worker, int32_t phas
     const cpu_attention_plan *plan = plan_of(op);
     kf_attention_call call = call_of(op, worker->shared);
     if (!plan->rotates) phase++; // 0: rotate, 1: attend, 2: merge
-    int64_t end = first + count;
-    if (phase == 1) end = kf_min64(end, kf_attention_items_live(&plan->cut, call.problem));
-    for (int64_t i = first; i < end; i++) {
+    int64_t live = phase == 1 ? kf_attention_splits_live(&plan->cut, call.problem) : 0;
+    for (int64_t i = first; i < first + count; i++) {
         if (phase == 0) run_rotate(plan, &call, i);
-        if (phase == 1) run_attend(plan, &call, i, worker->scratch);
+        if (phase == 1 && i % plan->cut.splits < live) run_attend(plan, &call, i, worker->scratch);
         if (phase == 2) run_merge(plan, &call, i);
     }
 }
