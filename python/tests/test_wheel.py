@@ -47,6 +47,10 @@ def clean_environment():
 
 def wheel_command(folder):
     command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--quiet", "--wheel-dir", str(folder)]
+    # The package is under test, not its speed; and a build tree keeps the objects for the next run.
+    command += ["--config-settings", "cmake.define.CMAKE_C_FLAGS_RELEASE=-O1"]
+    if (ROOT / "build").is_dir():
+        command += ["--config-settings", f"build-dir={ROOT / 'build' / 'wheel'}"]
     try:
         import scikit_build_core  # noqa: F401
     except ImportError:
