@@ -3,10 +3,10 @@
 // The linear layer's driver: y[T, N] = x[T, K] W[N, K]^T + bias. linear.h says how W is laid out and how products are made.
 //
 //     phase 0   x into the form that the tiles read: rows are taken in tiles of R (12, 6, ... 1), a tile's rows interleaved. One item is a
-//               few hundred values of one row. Where T = 1 there is no such phase: each worker does it for itself, which takes less than a
+//               few hundred columns of one tile. Where T = 1 there is no such phase: each worker does it for itself, which takes less than a
 //               barrier; and one fp32 row for dense weights is used as it stands.
-//     phase 1   one item is a chunk of rows times a panel of 16 columns (dense: a tile's one or two; T = 1: several). Items that follow each
-//               other share the chunk, which then stays in L2 while the weights pass by once.
+//     phase 1   one item is a chunk of rows times a panel of 16 columns (dense: a tile's one or two). Items that follow each other share the
+//               chunk, which then stays in L2 while the weights pass by once. With few rows an item is a thread's share of the panels.
 //
 // Bytes: W once per chunk of rows, x once per panel from L2, y once. Operations: 2 T N K. For T = 1 the weights' bytes decide.
 // Unpacked weights, and the last N % 16 rows of packed ones, are packed panel by panel into a worker's scratch.
@@ -15,8 +15,8 @@
 #include <string.h>
 
 enum {
-    ITEMS_PER_THREAD = 6, // at least, where T = 1: even shares for a thread that is late
-    ITEM_BYTES = 65536,   // of weights, at most, where T = 1: 2 us at 30 GB/s
+    FEW_ROWS = 16,        // up to here the weights' way from memory decides
+    ITEM_BYTES = 1 << 20, // of weights, about, to an item of few rows
     CHUNK_ROWS = 96,      // a multiple of all tile heights: 96 rows of K = 1536 are 590 KB as kf_x_block
     SPLIT_VALUES = 512,   // along K, to an item of phase 0: 1 to 3 us for a tile of rows
     STAGE = 64            // words of each row of x on the stack: with 12 rows 3 KB
@@ -24,8 +24,9 @@ enum {
 
 typedef struct linear_plan {
     int64_t panels;      // ceil(N / 16)
-    int64_t groups;      // of tile_panels panels
-    int64_t tile_panels; // that an item covers
+    int64_t tile_panels; // that one call of a micro-kernel covers
+    int64_t item_panels; // that an item covers, a multiple of tile_panels
+    int64_t groups;      // of item_panels panels
     int64_t panel_bytes;
     int64_t splits;  // parts of a row of x that are brought into form one by one; 0: x is used as it stands
     int64_t x_bytes; // of a row of x in that form
@@ -74,12 +75,18 @@ static int64_t x_row_bytes(const linear_plan *plan, int64_t K) {
     return plan->pairs ? (K + 1) / 2 * 4 : K * 4;
 }
 
-// Panels to an item. Results do not depend on it: a panel's sums are its own.
-static int64_t panels_of_item(const kf_op *op, const linear_plan *plan) {
+static int64_t panels_of_tile(const kf_op *op, const linear_plan *plan) {
     if (!plan->quantised) return op->context->cpu->linear->dense_panels;
-    if (op->problem.linear.options.T > 1 || plan->panel_bytes == 0) return 1;
-    const int64_t even = plan->panels / (op->context->info.threads * ITEMS_PER_THREAD);
-    return larger(1, smaller(KF_LINEAR_MAX_PANELS, smaller(even, ITEM_BYTES / plan->panel_bytes)));
+    return op->problem.linear.options.T == 1 ? KF_LINEAR_MAX_PANELS : 1;
+}
+
+// Results do not depend on it: a panel's sums are its own. With few rows each thread has one stretch of the weights, or of a large matrix
+// as many as every other: shorter ones that alternate between threads lose a quarter of the memory's rate.
+static int64_t panels_of_item(const kf_op *op, const linear_plan *plan) {
+    if (op->problem.linear.options.T > FEW_ROWS) return plan->tile_panels;
+    const int64_t share = ceil_div(plan->panels, op->context->info.threads);
+    const int64_t parts = larger(1, ceil_div(share * plan->panel_bytes, ITEM_BYTES));
+    return ceil_div(share, parts);
 }
 
 static kf_status plan_linear(kf_op *op) {
@@ -92,8 +99,9 @@ static kf_status plan_linear(kf_op *op) {
     plan->digits = p->options.activations == KF_ACTIVATIONS_INT8 ? 1 : KF_X_DIGITS;
     plan->panels = ceil_div(N, KF_PANEL_ROWS);
     plan->panel_bytes = kf_panel_bytes(p->weight.type, K);
-    plan->tile_panels = panels_of_item(op, plan);
-    plan->groups = ceil_div(plan->panels, plan->tile_panels);
+    plan->tile_panels = panels_of_tile(op, plan);
+    plan->item_panels = panels_of_item(op, plan);
+    plan->groups = plan->panels ? ceil_div(plan->panels, plan->item_panels) : 0;
     const bool as_it_stands = !plan->quantised && T == 1 && p->x.type == KF_TYPE_F32;
     plan->splits = as_it_stands ? 0 : ceil_div(K, SPLIT_VALUES);
     plan->x_bytes = x_row_bytes(plan, K);
@@ -214,8 +222,8 @@ static const char *find_panels(const kf_op *op, char *scratch, int64_t panel, in
 }
 
 typedef struct columns {
-    const char *w;
-    int64_t first, count; // of y's columns
+    const char *w, *w_end; // w_end: of what this worker is to read from here on
+    int64_t first, count;  // of y's columns
     int32_t panels;
     const float *bias;
 } columns;
@@ -231,6 +239,7 @@ static void multiply_tile(const kf_op *op, const kf_worker *worker, const column
                                  .digits = plan->digits,
                                  .K = p->options.K,
                                  .w = c->w,
+                                 .w_end = c->w_end,
                                  .panel_bytes = plan->panel_bytes,
                                  .x = plan->local    ? worker->scratch
                                       : plan->splits ? worker->shared + t * plan->x_bytes
@@ -250,28 +259,38 @@ static void multiply_tile(const kf_op *op, const kf_worker *worker, const column
     }
 }
 
-static void multiply(const kf_op *op, const kf_worker *worker, int64_t item) {
+// Rows t0 .. t1 - 1 times panels `panel` .. `end` - 1, at most a tile's.
+static void multiply_panels(const kf_op *op, const kf_worker *worker, int64_t panel, int64_t end, int64_t t0,
+                            int64_t t1) {
     const kf_linear_problem *p = &op->problem.linear;
     const linear_plan *plan = plan_of(op);
-    const int32_t *heights = heights_of(op);
-    const int64_t panel = item % plan->groups * plan->tile_panels, t0 = item / plan->groups * CHUNK_ROWS;
-    const int64_t panels = plan->panels - panel < plan->tile_panels ? plan->panels - panel : plan->tile_panels;
-    const int64_t end = t0 + CHUNK_ROWS < p->options.T ? t0 + CHUNK_ROWS : p->options.T;
+    const int64_t panels = smaller(end - panel, plan->tile_panels), whole = p->options.N / KF_PANEL_ROWS;
+    const int64_t ahead = p->weight.packed ? smaller(end, whole) - panel : panels;
     float bias[KF_LINEAR_MAX_PANELS * KF_PANEL_ROWS];
-    char *scratch = worker->scratch + (plan->local ? local_bytes(plan) : 0);
-    columns c = {
-        .w = find_panels(op, scratch, panel, panels), .first = panel * KF_PANEL_ROWS, .panels = (int32_t)panels};
-    c.count = p->options.N - c.first < panels * KF_PANEL_ROWS ? p->options.N - c.first : panels * KF_PANEL_ROWS;
+    columns c = {.w = find_panels(op, worker->scratch + (plan->local ? local_bytes(plan) : 0), panel, panels),
+                 .first = panel * KF_PANEL_ROWS,
+                 .count = smaller(p->options.N - panel * KF_PANEL_ROWS, panels * KF_PANEL_ROWS),
+                 .panels = (int32_t)panels};
+    c.w_end = c.w + ahead * plan->panel_bytes;
     if (kf_present(&p->bias)) {
         op->context->cpu->linear->load(p->bias.data + c.first * kf_type_size(p->bias.type), p->bias.type, c.count,
                                        bias);
         c.bias = bias;
     }
-    for (int64_t t = t0; t < end;) {
-        const int32_t rows = tile_height(heights, end - t);
+    for (int64_t t = t0; t < t1;) {
+        const int32_t rows = tile_height(heights_of(op), t1 - t);
         multiply_tile(op, worker, &c, t, rows);
         t += rows;
     }
+}
+
+static void multiply(const kf_op *op, const kf_worker *worker, int64_t item) {
+    const linear_plan *plan = plan_of(op);
+    const int64_t first = item % plan->groups * plan->item_panels, t0 = item / plan->groups * CHUNK_ROWS;
+    const int64_t end = smaller(first + plan->item_panels, plan->panels);
+    const int64_t t1 = smaller(t0 + CHUNK_ROWS, op->problem.linear.options.T);
+    for (int64_t panel = first; panel < end; panel += plan->tile_panels)
+        multiply_panels(op, worker, panel, end, t0, t1);
 }
 
 static void run_linear(const kf_op *op, const kf_worker *worker, int32_t phase, int64_t first, int64_t count) {

@@ -66,6 +66,7 @@ typedef struct kf_linear_tile {
     int32_t digits; // quantised: 3, or 1 for INT8
     int64_t K;
     const char *w;       // panel 0
+    const char *w_end;   // the end of what this worker reads next in one go: how far asking ahead makes sense
     int64_t panel_bytes; // to the next panel
     const void *x;       // quantised: kf_x_block [K/32][rows]; dense: float [K][rows]; bf16 pairs: [(K+1)/2][rows][2]
     const char *raw;     // quantised: the first row of x as given, for wild blocks

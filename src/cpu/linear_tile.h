@@ -215,6 +215,14 @@ KF_INLINE void wild_rows(const int type, const int R, const block_at at, const k
     }
 }
 
+// With few rows the weights' way from memory decides. Units stand one behind the other, panels too, and the hardware asks ahead within a page
+// only: asking for L2 by hand, two pages ahead, made 41 GB/s of 30 (of 45 that reads alone reach). Asking for L1 made it slower.
+enum { FEW_ROWS = 2, AHEAD = 8192, CACHE_LINE = 64 };
+
+KF_INLINE void ask_for(const char *p, const int bytes) {
+    KF_UNROLL for (int i = 0; i < bytes; i += CACHE_LINE) __builtin_prefetch(p + i, 0, 2);
+}
+
 KF_INLINE void quant_tile(const int type, const int R, const int D, const kf_linear_tile *tile) {
     const kf_unit u = kf_unit_of(type);
     const int blocks = u.values / KF_BLOCK_SMALL;
@@ -224,6 +232,7 @@ KF_INLINE void quant_tile(const int type, const int R, const int D, const kf_lin
         kf_vec acc[MAX_ROWS];
         KF_UNROLL for (int r = 0; r < R; r++) acc[r] = kf_vec_zero();
         for (int64_t k = 0; k < tile->K; k += u.values, unit += u.bytes) {
+            if (R <= FEW_ROWS && s % STRIPS == 0 && tile->w_end - unit > AHEAD) ask_for(unit + AHEAD, u.bytes);
             for (int sub = 0; sub < blocks; sub++, x += R) {
                 const block_at at = block_of(type, unit, sub, s % STRIPS * KF_LANES);
                 quant_block(type, R, D, at, x, acc);
