@@ -45,6 +45,8 @@ static void print_failure(const verify_run *run, const char *sentence) {
     fflush(stdout);
 }
 
+// Sanitizers have handlers of their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // A kernel that reads or writes outside its tensors ends up here, and so does the process.
 static void on_fault(int signal_number) {
     print_failure(faulting, signal_number == SIGSEGV || signal_number == SIGBUS
@@ -54,6 +56,7 @@ static void on_fault(int signal_number) {
     fflush(stdout);
     _exit(1);
 }
+#endif
 
 static void catch_faults(verify_run *run) {
     faulting = run;
