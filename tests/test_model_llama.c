@@ -388,14 +388,20 @@ static void survives_every_allocation_failing(void **state) {
 
 // ---- the model, against another implementation ----
 
-static opened open_model(int threads, kfm_llama_options options) {
+// Leaves the test where there is no model file: called before anything is allocated.
+static const char *model_path(void) {
     const char *path = getenv("KEYFOLD_MODEL");
-    opened o = {.context = NULL};
-    kfm_error error = {""};
     if (path == NULL) {
         print_message("KEYFOLD_MODEL is not set: the model file is not tried\n");
         skip();
     }
+    return path;
+}
+
+static opened open_model(int threads, kfm_llama_options options) {
+    const char *path = model_path();
+    opened o = {.context = NULL};
+    kfm_error error = {""};
     o.context = open_context(threads);
     if (!kfm_gguf_open(&o.gguf, path, &error) ||
         !kfm_llama_open(&o.model, o.context, o.gguf, &options, NULL, NULL, &error))
@@ -465,6 +471,7 @@ static void compare_all(kfm_llama_options options, double *deviation, int *other
 
 static void float_activations_agree(void **state) {
     (void)state;
+    model_path();
     static const kf_dtype caches[] = {KF_FP16, KF_FP32};
     for (int i = 0; i < 2; i++) {
         double deviation;
@@ -539,6 +546,7 @@ static void compare_rounding(kfm_llama *m, const json *item, const continuation 
 
 static void rounding_is_measured(void **state) {
     (void)state;
+    model_path();
     const kfm_llama_options with_int8 = {.cache = KF_FP16, .activations = KF_ACTIVATIONS_INT8};
     json data = json_read_file(KF_SOURCE_DIR "/tests/data/smollm2.json");
     double fp16 = deviation_of((kfm_llama_options){.cache = KF_FP16}, &data),
@@ -568,6 +576,7 @@ static void rounding_is_measured(void **state) {
 
 static void the_same_text_on_one_and_two_threads(void **state) {
     (void)state;
+    model_path();
     enum { TOKENS = 40 };
     int32_t text[2][TOKENS];
     for (int threads = 1; threads <= 2; threads++) {
