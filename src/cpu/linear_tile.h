@@ -225,16 +225,17 @@ KF_INLINE void ask_for(const char *p, const int bytes) {
 
 KF_INLINE void quant_tile(const int type, const int R, const int D, const kf_linear_tile *tile) {
     const kf_unit u = kf_unit_of(type);
-    const int blocks = u.values / KF_BLOCK_SMALL;
+    const int blocks = u.values / KF_BLOCK_SMALL, share = u.bytes / blocks;
     for (int s = 0; s < tile->panels * STRIPS; s++) {
         const char *unit = tile->w + s / STRIPS * tile->panel_bytes;
         const kf_x_block *x = tile->x;
         kf_vec acc[MAX_ROWS];
         KF_UNROLL for (int r = 0; r < R; r++) acc[r] = kf_vec_zero();
         for (int64_t k = 0; k < tile->K; k += u.values, unit += u.bytes) {
-            if (R <= FEW_ROWS && s % STRIPS == 0 && tile->w_end - unit > AHEAD) ask_for(unit + AHEAD, u.bytes);
             for (int sub = 0; sub < blocks; sub++, x += R) {
                 const block_at at = block_of(type, unit, sub, s % STRIPS * KF_LANES);
+                if (R <= FEW_ROWS && s % STRIPS == 0 && tile->w_end - unit > AHEAD)
+                    ask_for(unit + AHEAD + sub * share, share);
                 quant_block(type, R, D, at, x, acc);
                 if (__builtin_expect(any_wild(R, x), 0)) wild_rows(type, R, at, tile, x, k / KF_BLOCK_SMALL + sub, acc);
             }
