@@ -24,7 +24,8 @@ typedef struct kf_rmsnorm_row {
     int32_t cast;
     float eps, weight_offset;
     int64_t n;
-    float *s; // n floats of scratch
+    float *s; // n floats of scratch: the row in fp32
+    float *w; // n floats: weight_offset + weight, see rmsnorm_weight
     bool stream;
 } kf_rmsnorm_row;
 
@@ -42,6 +43,8 @@ typedef struct kf_row_kernels {
     kf_md (*softmax_state)(const char *x, int x_type, int64_t n);
     void (*softmax_apply)(char *y, int y_type, const char *x, int x_type, int64_t n, kf_md row, bool stream);
 
+    // Fills w, in an order that `rmsnorm` knows; once for all rows of the same dtypes.
+    void (*rmsnorm_weight)(const kf_rmsnorm_row *row);
     void (*rmsnorm)(const kf_rmsnorm_row *row);
 
     // y = gate / (1 + exp(-gate)) * up

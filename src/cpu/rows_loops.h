@@ -6,8 +6,7 @@
 // A loop takes the dtypes of its rows as arguments and is inlined. Where all rows have one dtype the arguments are
 // constants and loads and stores become single instructions; one more copy with run-time dtypes serves every mixture.
 //
-// Bits: sums run in an order that depends on the index within the row alone. Loops that map elements one by one may
-// begin with a short step, so that streamed stores are aligned.
+// Bits: sums run in an order that depends on the index within the row (and the dtypes) alone.
 #ifndef KF_CPU_ROWS_LOOPS_H
 #define KF_CPU_ROWS_LOOPS_H
 
@@ -55,21 +54,6 @@ KF_INLINE void store(char *y, int type, int64_t i, int step, kf_vec a) {
     }
 }
 
-// As store, past the caches where `stream`; whole vectors are then at aligned addresses (see head_of).
-KF_INLINE void put(char *y, int type, int64_t i, int step, kf_vec a, bool stream) {
-    if (!stream || step < KF_LANES) {
-        store(y, type, i, step, a);
-        return;
-    }
-    y += i * size_of(type);
-    if (type == KF_TYPE_F32)
-        kf_vec_stream_f32(y, a);
-    else if (type == KF_TYPE_F16)
-        kf_vec_stream_f16(y, a);
-    else
-        kf_vec_stream_bf16(y, a);
-}
-
 KF_INLINE kf_vec round_to(kf_vec a, int type) {
     if (type == KF_TYPE_F16) return kf_vec_round_f16(a);
     return type == KF_TYPE_BF16 ? kf_vec_round_bf16(a) : a;
@@ -78,33 +62,68 @@ KF_INLINE kf_vec round_to(kf_vec a, int type) {
 // Elements of the step at i: a whole vector where there is one.
 KF_INLINE int step_at(int64_t i, int64_t n) { return n - i < KF_LANES ? (int)(n - i) : KF_LANES; }
 
-// Elements before the first address that a whole vector may be streamed to.
-KF_INLINE int head_of(const char *y, int type, int64_t n, bool stream) {
-    int64_t off = (int64_t)((uintptr_t)y % (uintptr_t)(KF_LANES * size_of(type))) / size_of(type);
-    int64_t head = stream && off ? KF_LANES - off : 0;
-    return (int)(head < n ? head : n);
+// -------------------------------------------------------------------------------------------------- two vectors at once
+//
+// The body of a row is taken in pairs of vectors. In a woven pair of bf16, a has the elements at even places and b those
+// at odd ones: a shift and a mask take them out of 2 KF_LANES adjacent elements, where two widening loads would keep the
+// same execution ports busy twice as long. A loop is woven if all its rows are bf16; scratch then is in woven order too.
+
+enum { PAIR = 2 * KF_LANES };
+
+typedef struct pair {
+    kf_vec a, b;
+} pair;
+
+KF_INLINE pair load2(const char *x, int type, int64_t i, bool woven) {
+    pair v;
+    if (woven) {
+        kf_vec_load_woven_bf16(x + i * size_of(type), &v.a, &v.b);
+        return v;
+    }
+    v.a = load(x, type, i, KF_LANES);
+    v.b = load(x, type, i + KF_LANES, KF_LANES);
+    return v;
 }
 
-// Calls one(..., i, step) for steps that cover 0 .. n - 1: a short one to begin with if head > 0, whole vectors, and
-// what is left.
-#define KF_STEPS(n, head, one, ...)                                                                                    \
-    do {                                                                                                               \
-        int64_t i_ = (head), n_ = (n);                                                                                 \
-        if (i_ > 0) one(__VA_ARGS__, 0, (int)i_);                                                                      \
-        for (; i_ + KF_LANES <= n_; i_ += KF_LANES) one(__VA_ARGS__, i_, KF_LANES);                                    \
-        if (i_ < n_) one(__VA_ARGS__, i_, (int)(n_ - i_));                                                             \
-    } while (0)
-
-KF_INLINE void convert_step(char *y, int y_type, const char *x, int x_type, int64_t i, int step) {
-    store(y, y_type, i, step, load(x, x_type, i, step));
+// `stream`: past the caches; y + i is then at a multiple of 64 bytes.
+KF_INLINE void store2(char *y, int type, int64_t i, pair v, bool woven, bool stream) {
+    char *to = y + i * size_of(type), *next = to + KF_LANES * size_of(type);
+    if (woven) {
+        if (stream)
+            kf_vec_stream_woven_bf16(to, v.a, v.b);
+        else
+            kf_vec_store_woven_bf16(to, v.a, v.b);
+    } else if (!stream) {
+        store(y, type, i, KF_LANES, v.a);
+        store(y, type, i + KF_LANES, KF_LANES, v.b);
+    } else if (type == KF_TYPE_F32) {
+        kf_vec_stream_f32(to, v.a);
+        kf_vec_stream_f32(next, v.b);
+    } else if (type == KF_TYPE_F16) {
+        kf_vec_stream_f16(to, v.a);
+        kf_vec_stream_f16(next, v.b);
+    } else {
+        kf_vec_stream_bf16(to, v.a);
+        kf_vec_stream_bf16(next, v.b);
+    }
 }
+
+// Asks for the elements of a pair; what is asked for need not exist.
+KF_INLINE void prefetch2(const char *x, int type, int64_t i) {
+    for (int64_t line = 0; line < PAIR * size_of(type); line += 64) kf_vec_prefetch(x + i * size_of(type) + line);
+}
+
+// Whether stores to y may be streamed.
+KF_INLINE bool may_stream(const char *y, bool stream) { return KF_CAN_STREAM && stream && (uintptr_t)y % 64 == 0; }
 
 static void rows_convert(char *y, int y_type, const char *x, int x_type, int64_t n) {
     if (y_type == x_type) {
         memmove(y, x, (size_t)(n * size_of(x_type)));
         return;
     }
-    KF_STEPS(n, 0, convert_step, y, y_type, x, x_type);
+    int64_t i = 0;
+    for (; i + PAIR <= n; i += PAIR) store2(y, y_type, i, load2(x, x_type, i, false), false, false);
+    for (; i < n; i += KF_LANES) store(y, y_type, i, step_at(i, n), load(x, x_type, i, step_at(i, n)));
 }
 
 // ------------------------------------------------------------------------------------------------------------- softmax
@@ -114,15 +133,16 @@ static void rows_convert(char *y, int y_type, const char *x, int x_type, int64_t
 
 enum { CHUNK = 1024, CHUNKS = KF_SOFTMAX_ROW / CHUNK };
 
-// The larger of m and the elements that are not NaN.
+// The larger of m and the elements that are not NaN; in any order, so bf16 is always woven.
 KF_INLINE float largest(const char *x, int type, int64_t n, float m) {
     kf_vec a = kf_vec_set1(m), b = a, c = a, d = a;
     int64_t i = 0;
-    for (; i + 4 * KF_LANES <= n; i += 4 * KF_LANES) {
-        a = kf_vec_max(load(x, type, i, KF_LANES), a);
-        b = kf_vec_max(load(x, type, i + KF_LANES, KF_LANES), b);
-        c = kf_vec_max(load(x, type, i + 2 * KF_LANES, KF_LANES), c);
-        d = kf_vec_max(load(x, type, i + 3 * KF_LANES, KF_LANES), d);
+    for (; i + 2 * PAIR <= n; i += 2 * PAIR) {
+        pair v = load2(x, type, i, type == KF_TYPE_BF16), w = load2(x, type, i + PAIR, type == KF_TYPE_BF16);
+        a = kf_vec_max(v.a, a);
+        b = kf_vec_max(v.b, b);
+        c = kf_vec_max(w.a, c);
+        d = kf_vec_max(w.b, d);
     }
     for (; i < n; i += KF_LANES) {
         int step = step_at(i, n);
@@ -131,43 +151,38 @@ KF_INLINE float largest(const char *x, int type, int64_t n, float m) {
     return kf_vec_hmax(kf_vec_max(kf_vec_max(a, b), kf_vec_max(c, d)));
 }
 
-// exp(x - shift), for sums and results of y_type. The error of log2(e), 1.3e-8 |x - shift|, is nothing beside 1, the
-// largest term.
-KF_INLINE kf_vec exp_below(kf_vec x, kf_vec shift, int y_type) {
-    kf_vec u = kf_vec_mul(kf_vec_sub(x, shift), kf_vec_set1(KF_LOG2E));
-    return y_type == KF_TYPE_F32 ? kf_vec_exp2_flush(u) : kf_vec_exp2_half(u);
+// exp(x - shift). The error of log2(e), 1.3e-8 |x - shift|, is nothing beside 1, the largest term.
+KF_INLINE kf_vec exp_below(kf_vec x, kf_vec shift) {
+    return kf_vec_exp2_flush(kf_vec_mul(kf_vec_sub(x, shift), kf_vec_set1(KF_LOG2E)));
 }
 
 // What is subtracted before exp: nothing where all elements so far are -inf, for -inf - -inf is NaN.
 KF_INLINE float shift_of(float m) { return m == -INFINITY ? 0.0f : m; }
 
-// sum exp(x - shift); p, if not NULL, receives the terms. Prefetches what the next chunk will read.
-KF_INLINE float exp_sum(const char *x, int type, int y_type, int64_t n, float shift, float *p) {
+// sum exp(x - shift); p, if not NULL, receives the terms. Asks for the next chunk meanwhile.
+KF_INLINE float exp_sum(const char *x, int type, int64_t n, float shift, float *p, bool woven) {
     kf_vec s = kf_vec_set1(shift), a = kf_vec_zero(), b = a;
-    const char *ahead = x + CHUNK * size_of(type);
     int64_t i = 0;
-    for (; i + 2 * KF_LANES <= n; i += 2 * KF_LANES) {
-        kf_vec_prefetch(ahead + i * size_of(type));
-        if (type == KF_TYPE_F32) kf_vec_prefetch(ahead + (i + KF_LANES) * size_of(type));
-        kf_vec e = exp_below(load(x, type, i, KF_LANES), s, y_type);
-        kf_vec f = exp_below(load(x, type, i + KF_LANES, KF_LANES), s, y_type);
-        a = kf_vec_add(a, e);
-        b = kf_vec_add(b, f);
-        if (!p) continue;
-        kf_vec_store_f32(p + i, e);
-        kf_vec_store_f32(p + i + KF_LANES, f);
+    for (; i + PAIR <= n; i += PAIR) {
+        pair v = load2(x, type, i, woven);
+        prefetch2(x, type, i + CHUNK);
+        v.a = exp_below(v.a, s);
+        v.b = exp_below(v.b, s);
+        a = kf_vec_add(a, v.a);
+        b = kf_vec_add(b, v.b);
+        if (p) store2((char *)p, KF_TYPE_F32, i, v, false, false);
     }
     for (; i < n; i += KF_LANES) {
         int step = step_at(i, n);
-        kf_vec e = kf_vec_select_n(exp_below(load(x, type, i, step), s, y_type), 0.0f, step);
+        kf_vec e = kf_vec_select_n(exp_below(load(x, type, i, step), s), 0.0f, step);
         a = kf_vec_add(a, e);
-        if (p) kf_vec_store_f32_n(p + i, e, step);
+        if (p) store((char *)p, KF_TYPE_F32, i, step, e);
     }
     return kf_vec_hsum(kf_vec_add(a, b));
 }
 
 // The state of n elements; if p is given, p = exp(x - shift[i / CHUNK]).
-KF_INLINE kf_md fold(const char *x, int type, int y_type, int64_t n, float *p, float *shift) {
+KF_INLINE kf_md fold(const char *x, int type, int64_t n, float *p, float *shift, bool woven) {
     kf_md s = {-INFINITY, 0.0f};
     for (int64_t i = 0; i < n; i += CHUNK) {
         int64_t length = n - i < CHUNK ? n - i : CHUNK;
@@ -175,32 +190,42 @@ KF_INLINE kf_md fold(const char *x, int type, int y_type, int64_t n, float *p, f
         float m = largest(chunk, type, length, s.m);
         if (m > s.m) s.d *= kf_exp(s.m - m);
         s.m = m;
-        s.d += exp_sum(chunk, type, y_type, length, shift_of(m), p ? p + i : NULL);
+        s.d += exp_sum(chunk, type, length, shift_of(m), p ? p + i : NULL, woven);
         if (shift) shift[i / CHUNK] = shift_of(m);
     }
     return s;
 }
 
 // y = p * factor
-KF_INLINE void scale_step(char *y, int type, const float *p, kf_vec factor, bool stream, int64_t i, int step) {
-    put(y, type, i, step, kf_vec_mul(load((const char *)p, KF_TYPE_F32, i, step), factor), stream);
-}
-
-KF_INLINE void scale_chunk(char *y, int type, const float *p, int64_t n, float factor, bool stream) {
-    if (stream)
-        KF_STEPS(n, head_of(y, type, n, true), scale_step, y, type, p, kf_vec_set1(factor), true);
-    else
-        KF_STEPS(n, 0, scale_step, y, type, p, kf_vec_set1(factor), false);
+KF_INLINE void scale(char *y, int type, const float *p, int64_t n, float factor, bool woven, bool stream) {
+    kf_vec f = kf_vec_set1(factor);
+    int64_t i = 0;
+    for (; i + PAIR <= n; i += PAIR) {
+        pair v = load2((const char *)p, KF_TYPE_F32, i, false);
+        v.a = kf_vec_mul(v.a, f);
+        v.b = kf_vec_mul(v.b, f);
+        store2(y, type, i, v, woven, stream);
+    }
+    for (; i < n; i += KF_LANES) {
+        int step = step_at(i, n);
+        store(y, type, i, step, kf_vec_mul(load((const char *)p, KF_TYPE_F32, i, step), f));
+    }
 }
 
 KF_INLINE kf_md softmax_of(char *y, int y_type, const char *x, int x_type, int64_t n, float *p, bool stream) {
+    bool woven = x_type == KF_TYPE_BF16 && y_type == KF_TYPE_BF16;
     float shift[CHUNKS];
-    kf_md s = fold(x, x_type, y_type, n, p, shift);
+    kf_md s = fold(x, x_type, n, p, shift, woven);
     // All -inf: d = 0 and every p is 0. A NaN in the row has made d NaN.
     float inverse = s.d == 0.0f ? 0.0f : 1.0f / s.d;
     for (int64_t i = 0; i < n; i += CHUNK) {
         float factor = kf_exp(shift[i / CHUNK] - shift_of(s.m)) * inverse;
-        scale_chunk(y + i * size_of(y_type), y_type, p + i, n - i < CHUNK ? n - i : CHUNK, factor, stream);
+        char *chunk = y + i * size_of(y_type);
+        int64_t length = n - i < CHUNK ? n - i : CHUNK;
+        if (may_stream(chunk, stream))
+            scale(chunk, y_type, p + i, length, factor, woven, true);
+        else
+            scale(chunk, y_type, p + i, length, factor, woven, false);
     }
     return s;
 }
@@ -216,23 +241,33 @@ static kf_md rows_softmax(char *y, int y_type, const char *x, int x_type, int64_
 
 static kf_md rows_softmax_state(const char *x, int x_type, int64_t n) {
     switch (x_type) {
-    case KF_TYPE_F32: return fold(x, KF_TYPE_F32, KF_TYPE_F32, n, NULL, NULL);
-    case KF_TYPE_F16: return fold(x, KF_TYPE_F16, KF_TYPE_F32, n, NULL, NULL);
-    default: return fold(x, KF_TYPE_BF16, KF_TYPE_F32, n, NULL, NULL);
+    case KF_TYPE_F32: return fold(x, KF_TYPE_F32, n, NULL, NULL, false);
+    case KF_TYPE_F16: return fold(x, KF_TYPE_F16, n, NULL, NULL, false);
+    default: return fold(x, KF_TYPE_BF16, n, NULL, NULL, true);
     }
 }
 
-KF_INLINE void apply_step(char *y, int y_type, const char *x, int x_type, kf_vec shift, kf_vec inverse, bool stream,
-                          int64_t i, int step) {
-    put(y, y_type, i, step, kf_vec_mul(exp_below(load(x, x_type, i, step), shift, y_type), inverse), stream);
+KF_INLINE void softmax_apply_to(char *y, int y_type, const char *x, int x_type, int64_t n, kf_md row, bool stream) {
+    kf_vec m = kf_vec_set1(shift_of(row.m)), inverse = kf_vec_set1(row.d == 0.0f ? 0.0f : 1.0f / row.d);
+    bool woven = x_type == KF_TYPE_BF16 && y_type == KF_TYPE_BF16;
+    int64_t i = 0;
+    for (; i + PAIR <= n; i += PAIR) {
+        pair v = load2(x, x_type, i, woven);
+        v.a = kf_vec_mul(exp_below(v.a, m), inverse);
+        v.b = kf_vec_mul(exp_below(v.b, m), inverse);
+        store2(y, y_type, i, v, woven, stream);
+    }
+    for (; i < n; i += KF_LANES) {
+        int step = step_at(i, n);
+        store(y, y_type, i, step, kf_vec_mul(exp_below(load(x, x_type, i, step), m), inverse));
+    }
 }
 
 KF_INLINE void softmax_apply_of(char *y, int y_type, const char *x, int x_type, int64_t n, kf_md row, bool stream) {
-    kf_vec m = kf_vec_set1(shift_of(row.m)), inverse = kf_vec_set1(row.d == 0.0f ? 0.0f : 1.0f / row.d);
-    if (stream)
-        KF_STEPS(n, head_of(y, y_type, n, true), apply_step, y, y_type, x, x_type, m, inverse, true);
+    if (may_stream(y, stream))
+        softmax_apply_to(y, y_type, x, x_type, n, row, true);
     else
-        KF_STEPS(n, 0, apply_step, y, y_type, x, x_type, m, inverse, false);
+        softmax_apply_to(y, y_type, x, x_type, n, row, false);
 }
 
 static void rows_softmax_apply(char *y, int y_type, const char *x, int x_type, int64_t n, kf_md row, bool stream) {
@@ -272,37 +307,50 @@ static void rows_weighted_sum(char *y, int y_type, const char *parts, int64_t pa
 // Pass 1 reads x and residual, writes the sum, keeps it in fp32 (in the L1 or L2 cache) and adds its squares; pass 2
 // writes y.
 
-// s = x + residual, rounded to round_type, also stored to `sum`; returns s * s + squares.
-KF_INLINE kf_vec add_step(const kf_rmsnorm_row *r, int x_type, int residual_type, int sum_type, int round_type,
-                          bool stream, kf_vec squares, int64_t i, int step) {
-    kf_vec v = load(r->x, x_type, i, step);
-    if (residual_type != KF_TYPE_NONE) v = kf_vec_add(v, load(r->residual, residual_type, i, step));
-    v = round_to(v, round_type);
-    store((char *)r->s, KF_TYPE_F32, i, step, v);
-    if (sum_type != KF_TYPE_NONE) put(r->sum, sum_type, i, step, v, stream);
-    return kf_vec_fma(v, v, squares);
+// s = x + residual, rounded.
+KF_INLINE kf_vec add1(kf_vec x, kf_vec residual, bool has_residual, int round_type) {
+    return round_to(has_residual ? kf_vec_add(x, residual) : x, round_type);
 }
 
-// Pass 1 over elements first .. last - 1. Lanes go by the index, so the sum is streamed only where it is aligned.
-KF_INLINE float add_chunk(const kf_rmsnorm_row *r, int x_type, int residual_type, int sum_type, bool stream,
-                          int64_t first, int64_t last) {
-    int round_type = r->cast == KF_CAST_END ? KF_TYPE_F32 : sum_type != KF_TYPE_NONE ? sum_type : x_type;
+// Pass 1 over elements first .. last - 1.
+KF_INLINE float add_chunk(const kf_rmsnorm_row *r, int x_type, int residual_type, int sum_type, int round_type,
+                          bool woven, bool stream, int64_t first, int64_t last) {
+    bool add = residual_type != KF_TYPE_NONE, out = sum_type != KF_TYPE_NONE;
     kf_vec a = kf_vec_zero(), b = a;
     int64_t i = first;
-    for (; i + 2 * KF_LANES <= last; i += 2 * KF_LANES) {
-        a = add_step(r, x_type, residual_type, sum_type, round_type, stream, a, i, KF_LANES);
-        b = add_step(r, x_type, residual_type, sum_type, round_type, stream, b, i + KF_LANES, KF_LANES);
+    for (; i + PAIR <= last; i += PAIR) {
+        pair v = load2(r->x, x_type, i, woven), w = v;
+        if (add) w = load2(r->residual, residual_type, i, woven);
+        v.a = add1(v.a, w.a, add, round_type);
+        v.b = add1(v.b, w.b, add, round_type);
+        store2((char *)r->s, KF_TYPE_F32, i, v, false, false);
+        if (out) store2(r->sum, sum_type, i, v, woven, stream);
+        a = kf_vec_fma(v.a, v.a, a);
+        b = kf_vec_fma(v.b, v.b, b);
     }
-    for (; i < last; i += KF_LANES)
-        a = add_step(r, x_type, residual_type, sum_type, round_type, stream, a, i, step_at(i, last));
+    for (; i < last; i += KF_LANES) {
+        int step = step_at(i, last);
+        kf_vec v = load(r->x, x_type, i, step), w = add ? load(r->residual, residual_type, i, step) : v;
+        v = add1(v, w, add, round_type);
+        store((char *)r->s, KF_TYPE_F32, i, step, v);
+        if (out) store(r->sum, sum_type, i, step, v);
+        a = kf_vec_fma(v, v, a);
+    }
     return kf_vec_hsum(kf_vec_add(a, b));
 }
 
-// In chunks, so that no sum has many terms.
-KF_INLINE float add_residual(const kf_rmsnorm_row *r, int x_type, int residual_type, int sum_type, bool stream) {
+// Returns the sum of squares, formed in chunks, so that no sum has many terms.
+KF_INLINE float add_residual(const kf_rmsnorm_row *r, int x_type, int residual_type, int sum_type, bool woven,
+                             bool stream) {
+    int round_type = r->cast == KF_CAST_END ? KF_TYPE_F32 : sum_type != KF_TYPE_NONE ? sum_type : x_type;
     float squares = 0.0f;
-    for (int64_t i = 0; i < r->n; i += CHUNK)
-        squares += add_chunk(r, x_type, residual_type, sum_type, stream, i, r->n - i < CHUNK ? r->n : i + CHUNK);
+    for (int64_t i = 0; i < r->n; i += CHUNK) {
+        int64_t last = r->n - i < CHUNK ? r->n : i + CHUNK;
+        if (round_type == KF_TYPE_F32)
+            squares += add_chunk(r, x_type, residual_type, sum_type, KF_TYPE_F32, woven, stream, i, last);
+        else
+            squares += add_chunk(r, x_type, residual_type, sum_type, round_type, woven, stream, i, last);
+    }
     return squares;
 }
 
@@ -331,68 +379,122 @@ static float inverse_rms(float *s, int64_t n, float squares, float eps) {
     return (float)(1.0 / sqrt(mean + ldexp((double)eps, -2 * power)));
 }
 
-// y = s * inverse * (offset + weight). Prefetches the row behind this one, which is most often the next.
-KF_INLINE void weight_step(const kf_rmsnorm_row *r, int x_type, int residual_type, int weight_type, int y_type,
-                           int round_type, kf_vec inverse, kf_vec offset, bool stream, int64_t i, int step) {
-    kf_vec_prefetch(r->x + (r->n + i) * size_of(x_type));
-    if (residual_type != KF_TYPE_NONE) kf_vec_prefetch(r->residual + (r->n + i) * size_of(residual_type));
-    kf_vec v = round_to(kf_vec_mul(load((const char *)r->s, KF_TYPE_F32, i, step), inverse), round_type);
-    if (weight_type != KF_TYPE_NONE) v = kf_vec_mul(v, kf_vec_add(offset, load(r->weight, weight_type, i, step)));
-    put(r->y, y_type, i, step, v, stream);
+// Pass 2: y = s * inverse * w, w = offset + weight. Asks meanwhile for the row behind this one, most often the next.
+KF_INLINE void scale_by_weight(const kf_rmsnorm_row *r, float inverse, int x_type, int residual_type, int y_type,
+                               int round_type, bool woven, bool stream) {
+    kf_vec f = kf_vec_set1(inverse);
+    int64_t i = 0;
+    for (; i + PAIR <= r->n; i += PAIR) {
+        pair v = load2((const char *)r->s, KF_TYPE_F32, i, false), w = load2((const char *)r->w, KF_TYPE_F32, i, false);
+        prefetch2(r->x, x_type, r->n + i);
+        if (residual_type != KF_TYPE_NONE) prefetch2(r->residual, residual_type, r->n + i);
+        v.a = kf_vec_mul(round_to(kf_vec_mul(v.a, f), round_type), w.a);
+        v.b = kf_vec_mul(round_to(kf_vec_mul(v.b, f), round_type), w.b);
+        store2(r->y, y_type, i, v, woven, stream);
+    }
+    for (; i < r->n; i += KF_LANES) {
+        int step = step_at(i, r->n);
+        kf_vec v = kf_vec_mul(load((const char *)r->s, KF_TYPE_F32, i, step), f);
+        kf_vec w = load((const char *)r->w, KF_TYPE_F32, i, step);
+        store(r->y, y_type, i, step, kf_vec_mul(round_to(v, round_type), w));
+    }
 }
 
-KF_INLINE void rmsnorm_of(const kf_rmsnorm_row *r, int x_type, int residual_type, int weight_type, int y_type,
-                          int sum_type) {
-    bool aligned = sum_type == KF_TYPE_NONE || head_of(r->sum, sum_type, r->n, true) == 0;
-    float squares = KF_CAN_STREAM && r->stream && aligned ? add_residual(r, x_type, residual_type, sum_type, true)
-                                                          : add_residual(r, x_type, residual_type, sum_type, false);
-    kf_vec inverse = kf_vec_set1(inverse_rms(r->s, r->n, squares, r->eps)), offset = kf_vec_set1(r->weight_offset);
-    int round_type = r->cast == KF_CAST_LLAMA ? x_type : KF_TYPE_F32;
-    if (KF_CAN_STREAM && r->stream)
-        KF_STEPS(r->n, head_of(r->y, y_type, r->n, true), weight_step, r, x_type, residual_type, weight_type, y_type,
-                 round_type, inverse, offset, true);
+// Whether the row's loops are woven; then w is in woven order too.
+KF_INLINE bool norm_woven(const kf_rmsnorm_row *r) {
+    const int bf16 = KF_TYPE_BF16, none = KF_TYPE_NONE;
+    return r->x_type == bf16 && r->y_type == bf16 && (r->weight_type == bf16 || r->weight_type == none) &&
+           (r->residual_type == bf16 || r->residual_type == none) && (r->sum_type == bf16 || r->sum_type == none);
+}
+
+static void rows_rmsnorm_weight(const kf_rmsnorm_row *r) {
+    kf_vec offset = kf_vec_set1(r->weight_offset), one = kf_vec_set1(1.0f);
+    bool has = r->weight_type != KF_TYPE_NONE, woven = norm_woven(r);
+    int64_t i = 0;
+    for (; i + PAIR <= r->n; i += PAIR) {
+        pair w = {one, one};
+        if (has) {
+            w = woven ? load2(r->weight, KF_TYPE_BF16, i, true) : load2(r->weight, r->weight_type, i, false);
+            w.a = kf_vec_add(offset, w.a);
+            w.b = kf_vec_add(offset, w.b);
+        }
+        store2((char *)r->w, KF_TYPE_F32, i, w, false, false);
+    }
+    for (; i < r->n; i += KF_LANES) {
+        int step = step_at(i, r->n);
+        kf_vec w = has ? kf_vec_add(offset, load(r->weight, r->weight_type, i, step)) : one;
+        store((char *)r->w, KF_TYPE_F32, i, step, w);
+    }
+}
+
+KF_INLINE void rmsnorm_of(const kf_rmsnorm_row *r, int x_type, int residual_type, int y_type, int sum_type,
+                          bool woven) {
+    bool stream_sum = sum_type != KF_TYPE_NONE && may_stream(r->sum, r->stream);
+    float squares = stream_sum ? add_residual(r, x_type, residual_type, sum_type, woven, true)
+                               : add_residual(r, x_type, residual_type, sum_type, woven, false);
+    float inverse = inverse_rms(r->s, r->n, squares, r->eps);
+    bool stream = may_stream(r->y, r->stream);
+    if (r->cast == KF_CAST_LLAMA)
+        scale_by_weight(r, inverse, x_type, residual_type, y_type, x_type, woven, stream);
+    else if (stream)
+        scale_by_weight(r, inverse, x_type, residual_type, y_type, KF_TYPE_F32, woven, true);
     else
-        KF_STEPS(r->n, 0, weight_step, r, x_type, residual_type, weight_type, y_type, round_type, inverse, offset,
-                 false);
+        scale_by_weight(r, inverse, x_type, residual_type, y_type, KF_TYPE_F32, woven, false);
 }
 
-// With residual and sum, and with neither, in one dtype throughout (weights may be fp32): these are what models run.
+// With residual and sum, and with neither, in one dtype throughout: these are what models run.
 static void rows_rmsnorm(const kf_rmsnorm_row *r) {
-    bool same = r->x_type == r->y_type && r->weight_type == r->x_type && r->residual_type == r->sum_type;
-    bool both = same && r->residual_type == r->x_type, neither = same && r->residual_type == KF_TYPE_NONE;
     const int none = KF_TYPE_NONE;
+    bool same = r->x_type == r->y_type && r->residual_type == r->sum_type;
+    bool woven = norm_woven(r), both = same && r->residual_type == r->x_type, neither = same && r->sum_type == none;
     switch (both ? r->x_type : none) {
-    case KF_TYPE_F32: rmsnorm_of(r, KF_TYPE_F32, KF_TYPE_F32, KF_TYPE_F32, KF_TYPE_F32, KF_TYPE_F32); return;
-    case KF_TYPE_F16: rmsnorm_of(r, KF_TYPE_F16, KF_TYPE_F16, KF_TYPE_F16, KF_TYPE_F16, KF_TYPE_F16); return;
-    case KF_TYPE_BF16: rmsnorm_of(r, KF_TYPE_BF16, KF_TYPE_BF16, KF_TYPE_BF16, KF_TYPE_BF16, KF_TYPE_BF16); return;
+    case KF_TYPE_F32: rmsnorm_of(r, KF_TYPE_F32, KF_TYPE_F32, KF_TYPE_F32, KF_TYPE_F32, false); return;
+    case KF_TYPE_F16: rmsnorm_of(r, KF_TYPE_F16, KF_TYPE_F16, KF_TYPE_F16, KF_TYPE_F16, false); return;
+    case KF_TYPE_BF16:
+        if (woven)
+            rmsnorm_of(r, KF_TYPE_BF16, KF_TYPE_BF16, KF_TYPE_BF16, KF_TYPE_BF16, true);
+        else
+            rmsnorm_of(r, KF_TYPE_BF16, KF_TYPE_BF16, KF_TYPE_BF16, KF_TYPE_BF16, false);
+        return;
     }
     switch (neither ? r->x_type : none) {
-    case KF_TYPE_F32: rmsnorm_of(r, KF_TYPE_F32, none, KF_TYPE_F32, KF_TYPE_F32, none); return;
-    case KF_TYPE_F16: rmsnorm_of(r, KF_TYPE_F16, none, KF_TYPE_F16, KF_TYPE_F16, none); return;
-    case KF_TYPE_BF16: rmsnorm_of(r, KF_TYPE_BF16, none, KF_TYPE_BF16, KF_TYPE_BF16, none); return;
+    case KF_TYPE_F32: rmsnorm_of(r, KF_TYPE_F32, none, KF_TYPE_F32, none, false); return;
+    case KF_TYPE_F16: rmsnorm_of(r, KF_TYPE_F16, none, KF_TYPE_F16, none, false); return;
+    case KF_TYPE_BF16: rmsnorm_of(r, KF_TYPE_BF16, none, KF_TYPE_BF16, none, woven); return;
     }
-    rmsnorm_of(r, r->x_type, r->residual_type, r->weight_type, r->y_type, r->sum_type);
+    rmsnorm_of(r, r->x_type, r->residual_type, r->y_type, r->sum_type, woven);
 }
 
 // -------------------------------------------------------------------------------------------------------------- swiglu
 
-// gate / (1 + exp(-gate)). Where exp overflows the quotient is 0, and -inf / inf is NaN, as the formula has it.
-KF_INLINE kf_vec silu(kf_vec gate, int y_type) {
+// gate / (1 + exp(-gate)) * up. Where exp overflows the quotient is 0, and -inf / inf is NaN, as the formula has it.
+// Beside a rounding to 16 bits the shorter exponential does.
+KF_INLINE kf_vec swiglu1(kf_vec gate, kf_vec up, int y_type) {
     kf_vec u = kf_vec_sub(kf_vec_zero(), gate);
-    kf_vec e = y_type == KF_TYPE_F32 ? kf_vec_exp(u) : kf_vec_exp_half(u);
-    return kf_vec_div(gate, kf_vec_add(kf_vec_set1(1.0f), e));
+    kf_vec e = y_type == KF_TYPE_F32 ? kf_vec_exp(u) : kf_vec_exp_short(u);
+    return kf_vec_mul(kf_vec_div(gate, kf_vec_add(kf_vec_set1(1.0f), e)), up);
 }
 
-KF_INLINE void swiglu_step(char *y, int y_type, const char *gate, const char *up, int type, bool stream, int64_t i,
-                           int step) {
-    put(y, y_type, i, step, kf_vec_mul(silu(load(gate, type, i, step), y_type), load(up, type, i, step)), stream);
+KF_INLINE void swiglu_to(char *y, int y_type, const char *gate, const char *up, int type, int64_t n, bool stream) {
+    bool woven = y_type == KF_TYPE_BF16 && type == KF_TYPE_BF16;
+    int64_t i = 0;
+    for (; i + PAIR <= n; i += PAIR) {
+        pair g = load2(gate, type, i, woven), u = load2(up, type, i, woven);
+        g.a = swiglu1(g.a, u.a, y_type);
+        g.b = swiglu1(g.b, u.b, y_type);
+        store2(y, y_type, i, g, woven, stream);
+    }
+    for (; i < n; i += KF_LANES) {
+        int step = step_at(i, n);
+        store(y, y_type, i, step, swiglu1(load(gate, type, i, step), load(up, type, i, step), y_type));
+    }
 }
 
 KF_INLINE void swiglu_of(char *y, int y_type, const char *gate, const char *up, int type, int64_t n, bool stream) {
-    if (stream)
-        KF_STEPS(n, head_of(y, y_type, n, true), swiglu_step, y, y_type, gate, up, type, true);
+    if (may_stream(y, stream))
+        swiglu_to(y, y_type, gate, up, type, n, true);
     else
-        KF_STEPS(n, 0, swiglu_step, y, y_type, gate, up, type, false);
+        swiglu_to(y, y_type, gate, up, type, n, false);
 }
 
 static void rows_swiglu(char *y, int y_type, const char *gate, const char *up, int type, int64_t n, bool stream) {
@@ -424,20 +526,20 @@ KF_INLINE void rope_neox(char *y, int y_type, const char *x, int x_type, int pai
 // Pairs (2c, 2c + 1).
 KF_INLINE void rope_gptj(char *y, int y_type, const char *x, int x_type, int pairs, const float *cosine,
                          const float *sine) {
-    float a[KF_LANES], b[KF_LANES], pair[2 * KF_LANES];
+    float a[KF_LANES], b[KF_LANES], both[2 * KF_LANES];
     for (int c = 0; c < pairs; c += KF_LANES) {
         int step = (int)step_at(c, pairs), low = 2 * step < KF_LANES ? 2 * step : KF_LANES, high = 2 * step - low;
-        kf_vec_store_f32(pair, load(x, x_type, 2 * c, low));
-        kf_vec_store_f32(pair + KF_LANES, load(x, x_type, 2 * c + low, high));
-        for (int i = 0; i < KF_LANES; i++) a[i] = pair[2 * i], b[i] = pair[2 * i + 1];
+        kf_vec_store_f32(both, load(x, x_type, 2 * c, low));
+        kf_vec_store_f32(both + KF_LANES, load(x, x_type, 2 * c + low, high));
+        for (int i = 0; i < KF_LANES; i++) a[i] = both[2 * i], b[i] = both[2 * i + 1];
         kf_vec va = kf_vec_load_f32(a), vb = kf_vec_load_f32(b);
         kf_vec cs = load((const char *)cosine, KF_TYPE_F32, c, step),
                sn = load((const char *)sine, KF_TYPE_F32, c, step);
         kf_vec_store_f32(a, kf_vec_fnma(vb, sn, kf_vec_mul(va, cs)));
         kf_vec_store_f32(b, kf_vec_fma(va, sn, kf_vec_mul(vb, cs)));
-        for (int i = 0; i < KF_LANES; i++) pair[2 * i] = a[i], pair[2 * i + 1] = b[i];
-        store(y, y_type, 2 * c, low, kf_vec_load_f32(pair));
-        store(y, y_type, 2 * c + low, high, kf_vec_load_f32(pair + KF_LANES));
+        for (int i = 0; i < KF_LANES; i++) both[2 * i] = a[i], both[2 * i + 1] = b[i];
+        store(y, y_type, 2 * c, low, kf_vec_load_f32(both));
+        store(y, y_type, 2 * c + low, high, kf_vec_load_f32(both + KF_LANES));
     }
 }
 
@@ -469,9 +571,9 @@ static void rows_fence(void) { kf_vec_stream_fence(); }
 #define KF_ROW_KERNELS(name_)                                                                                          \
     {                                                                                                                  \
         .name = name_, .convert = rows_convert, .softmax = rows_softmax, .softmax_state = rows_softmax_state,          \
-        .softmax_apply = rows_softmax_apply, .rmsnorm = rows_rmsnorm, .swiglu = rows_swiglu,                           \
-        .weighted_sum = rows_weighted_sum, .exp_minus = rows_exp_minus, .rope_angles = rows_rope_angles,               \
-        .rope = rows_rope, .fence = rows_fence                                                                         \
+        .softmax_apply = rows_softmax_apply, .rmsnorm_weight = rows_rmsnorm_weight, .rmsnorm = rows_rmsnorm,           \
+        .swiglu = rows_swiglu, .weighted_sum = rows_weighted_sum, .exp_minus = rows_exp_minus,                         \
+        .rope_angles = rows_rope_angles, .rope = rows_rope, .fence = rows_fence                                        \
     }
 
 #endif

@@ -121,13 +121,17 @@ static inline void kf_vec_store_f16_n(void *p, kf_vec a, int n) { kf_vec_store16
 static inline void kf_vec_stream_f16(void *p, kf_vec a) { _mm_stream_si128((__m128i *)p, kf_vec_to_f16(a)); }
 static inline kf_vec kf_vec_round_f16(kf_vec a) { return kf_vec_of_f16(kf_vec_to_f16(a)); }
 
-// See kf_float_to_bf16. The results fit 16 bits, so the saturating pack keeps them.
-static inline __m128i kf_vec_to_bf16(kf_vec a) {
-    __m256i bits = _mm256_castps_si256(a), top = _mm256_srli_epi32(bits, 16);
-    __m256i odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
-    __m256i up = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+// See kf_float_to_bf16: the result in the upper half of each lane, rubbish below it.
+static inline __m256i kf_vec_round_bits(kf_vec a) {
+    __m256i bits = _mm256_castps_si256(a);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
     __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-    up = _mm256_blendv_epi8(up, _mm256_or_si256(top, _mm256_set1_epi32(0x40)), nan);
+    return _mm256_blendv_epi8(up, _mm256_or_si256(bits, _mm256_set1_epi32(0x400000)), nan);
+}
+// The results fit 16 bits, so the saturating pack keeps them.
+static inline __m128i kf_vec_to_bf16(kf_vec a) {
+    __m256i up = _mm256_srli_epi32(kf_vec_round_bits(a), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1));
 }
 static inline void kf_vec_store_bf16(void *p, kf_vec a) { _mm_storeu_si128((__m128i *)p, kf_vec_to_bf16(a)); }
@@ -135,7 +139,24 @@ static inline void kf_vec_store_bf16_n(void *p, kf_vec a, int n) { kf_vec_store1
 static inline void kf_vec_stream_bf16(void *p, kf_vec a) { _mm_stream_si128((__m128i *)p, kf_vec_to_bf16(a)); }
 static inline kf_vec kf_vec_round_bf16(kf_vec a) { return kf_vec_of_bf16(kf_vec_to_bf16(a)); }
 
-static inline void kf_vec_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+static inline void kf_vec_load_woven_bf16(const void *p, kf_vec *even, kf_vec *odd) {
+    __m256i both = _mm256_loadu_si256((const __m256i *)p);
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000u)));
+}
+static inline __m256i kf_vec_weave_bf16(kf_vec even, kf_vec odd) {
+    return _mm256_blend_epi16(_mm256_srli_epi32(kf_vec_round_bits(even), 16), kf_vec_round_bits(odd), 0xaa);
+}
+static inline void kf_vec_store_woven_bf16(void *p, kf_vec even, kf_vec odd) {
+    _mm256_storeu_si256((__m256i *)p, kf_vec_weave_bf16(even, odd));
+}
+static inline void kf_vec_stream_woven_bf16(void *p, kf_vec even, kf_vec odd) {
+    _mm256_stream_si256((__m256i *)p, kf_vec_weave_bf16(even, odd));
+}
+
+static inline __attribute__((always_inline)) void kf_vec_prefetch(const void *p) {
+    _mm_prefetch((const char *)p, _MM_HINT_T1);
+}
 
 static inline void kf_vec_stream_fence(void) { _mm_sfence(); }
 
@@ -165,31 +186,18 @@ static inline kf_vec kf_vec_exp2(kf_vec x) {
     return kf_vec_scale_by_power(p, n);
 }
 
-// 2^n p by adding n to p's exponent, which is right while the result is normal; 0 where x is below -126 (a NaN is not
-// below). shifted is n + KF_ROUND_MAGIC, whose low bits are n.
-static inline kf_vec kf_vec_scale_or_flush(kf_vec p, kf_vec shifted, kf_vec x) {
-    __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
-    kf_vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), n));
-    return _mm256_and_ps(scaled, _mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ));
-}
-
+// The exponent is added to p's bits, which is right while p * 2^n is normal: x below -126 gives 0. A NaN is not below,
+// and is converted to an integer whose shift is 0, so that its bits stay.
 static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
-    kf_vec shifted = kf_vec_add(x, kf_vec_set1(KF_ROUND_MAGIC));
-    kf_vec r = kf_vec_sub(x, kf_vec_sub(shifted, kf_vec_set1(KF_ROUND_MAGIC)));
+    __m256i n = _mm256_cvtps_epi32(x);
+    kf_vec r = kf_vec_sub(x, _mm256_cvtepi32_ps(n));
     kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D5_C5), r, kf_vec_set1(KF_EXP2_D5_C4));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C3));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C2));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C1));
-    return kf_vec_scale_or_flush(kf_vec_fma(p, r, kf_vec_set1(1.0f)), shifted, x);
-}
-
-static inline kf_vec kf_vec_exp2_half(kf_vec x) {
-    kf_vec shifted = kf_vec_add(x, kf_vec_set1(KF_ROUND_MAGIC));
-    kf_vec r = kf_vec_sub(x, kf_vec_sub(shifted, kf_vec_set1(KF_ROUND_MAGIC)));
-    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D4_C4), r, kf_vec_set1(KF_EXP2_D4_C3));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D4_C2));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D4_C1));
-    return kf_vec_scale_or_flush(kf_vec_fma(p, r, kf_vec_set1(1.0f)), shifted, x);
+    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
+    kf_vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(n, 23)));
+    return _mm256_and_ps(scaled, _mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ));
 }
 
 static inline kf_vec kf_vec_exp(kf_vec x) {
@@ -206,13 +214,14 @@ static inline kf_vec kf_vec_exp(kf_vec x) {
     return kf_vec_scale_by_power(p, n);
 }
 
-static inline kf_vec kf_vec_exp_half(kf_vec x) {
+static inline kf_vec kf_vec_exp_short(kf_vec x) {
     x = kf_vec_mul(x, kf_vec_set1(KF_LOG2E));
     x = kf_vec_min(kf_vec_set1(KF_EXP2_MAX), kf_vec_max(kf_vec_set1(KF_EXP2_MIN), x));
     kf_vec n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = kf_vec_sub(x, n);
-    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D4_C4), r, kf_vec_set1(KF_EXP2_D4_C3));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D4_C2));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D4_C1));
+    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D5_C5), r, kf_vec_set1(KF_EXP2_D5_C4));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C3));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C2));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C1));
     return kf_vec_scale_by_power(kf_vec_fma(p, r, kf_vec_set1(1.0f)), n);
 }
 

@@ -80,13 +80,16 @@ static inline void kf_vec_store_f16_n(void *p, kf_vec a, int n) {
 static inline void kf_vec_stream_f16(void *p, kf_vec a) { _mm256_stream_si256((__m256i *)p, kf_vec_to_f16(a)); }
 static inline kf_vec kf_vec_round_f16(kf_vec a) { return kf_vec_of_f16(kf_vec_to_f16(a)); }
 
-// See kf_float_to_bf16.
-static inline __m256i kf_vec_to_bf16_by_integers(kf_vec a) {
-    __m512i bits = _mm512_castps_si512(a), top = _mm512_srli_epi32(bits, 16);
-    __m512i odd = _mm512_and_si512(top, _mm512_set1_epi32(1));
-    __m512i up = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+// See kf_float_to_bf16: the result in the upper half of each lane, rubbish below it.
+static inline __m512i kf_vec_round_bits(kf_vec a) {
+    __m512i bits = _mm512_castps_si512(a);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(up, nan, top, _mm512_set1_epi32(0x40)));
+    return _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000));
+}
+static inline __m256i kf_vec_to_bf16_by_integers(kf_vec a) {
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kf_vec_round_bits(a), 16));
 }
 
 // Subnormal numbers become zero where the hardware has the instruction.
@@ -112,7 +115,38 @@ static inline void kf_vec_store_bf16_n(void *p, kf_vec a, int n) {
 static inline void kf_vec_stream_bf16(void *p, kf_vec a) { _mm256_stream_si256((__m256i *)p, kf_vec_to_bf16(a)); }
 static inline kf_vec kf_vec_round_bf16(kf_vec a) { return kf_vec_of_bf16(kf_vec_to_bf16(a)); }
 
-static inline void kf_vec_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+// 32 adjacent bf16: those at even places in even, those at odd places in odd.
+static inline void kf_vec_load_woven_bf16(const void *p, kf_vec *even, kf_vec *odd) {
+    __m512i both = _mm512_loadu_si512(p);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000u)));
+}
+static inline __m512i kf_vec_weave_by_integers(kf_vec even, kf_vec odd) {
+    __m512i low = _mm512_srli_epi32(kf_vec_round_bits(even), 16);
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, low, kf_vec_round_bits(odd));
+}
+static inline __m512i kf_vec_weave_bf16(kf_vec even, kf_vec odd) {
+#ifdef __AVX512BF16__
+    __mmask16 subnormal = _mm512_fpclass_ps_mask(even, 0x20), other = _mm512_fpclass_ps_mask(odd, 0x20);
+    if (__builtin_expect(_kortestz_mask16_u8(subnormal, other), 1)) {
+        const __m512i places = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                                6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+        return _mm512_permutexvar_epi16(places, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+    }
+#endif
+    return kf_vec_weave_by_integers(even, odd);
+}
+static inline void kf_vec_store_woven_bf16(void *p, kf_vec even, kf_vec odd) {
+    _mm512_storeu_si512(p, kf_vec_weave_bf16(even, odd));
+}
+static inline void kf_vec_stream_woven_bf16(void *p, kf_vec even, kf_vec odd) {
+    _mm512_stream_si512((__m512i *)p, kf_vec_weave_bf16(even, odd));
+}
+
+// Into the L2 cache. Always inlined: of a call that does nothing but prefetch GCC thinks that it does nothing.
+static inline __attribute__((always_inline)) void kf_vec_prefetch(const void *p) {
+    _mm_prefetch((const char *)p, _MM_HINT_T1);
+}
 
 // Orders the streamed stores before whatever tells another thread that they are done.
 static inline void kf_vec_stream_fence(void) { _mm_sfence(); }
@@ -146,16 +180,6 @@ static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
     return _mm512_scalef_ps(p, x);
 }
 
-// The same of degree 4, for results that are rounded to 16 bits.
-static inline kf_vec kf_vec_exp2_half(kf_vec x) {
-    kf_vec r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_FLOOR_D4_C4), r, kf_vec_set1(KF_EXP2_FLOOR_D4_C3));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D4_C2));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D4_C1));
-    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
-    return _mm512_scalef_ps(p, x);
-}
-
 static inline kf_vec kf_vec_exp(kf_vec x) {
     x = kf_vec_min(kf_vec_set1(KF_EXP_MAX), kf_vec_max(kf_vec_set1(KF_EXP_MIN), x));
     kf_vec n =
@@ -171,8 +195,8 @@ static inline kf_vec kf_vec_exp(kf_vec x) {
     return _mm512_scalef_ps(p, n);
 }
 
-// exp with the error of degree 4 and of log2(e), |x| 1.3e-8, for results that are rounded to 16 bits.
-static inline kf_vec kf_vec_exp_half(kf_vec x) { return kf_vec_exp2_half(kf_vec_mul(x, kf_vec_set1(KF_LOG2E))); }
+// exp of degree 5, with the error of log2(e), |x| 1.3e-8, besides.
+static inline kf_vec kf_vec_exp_short(kf_vec x) { return kf_vec_exp2_flush(kf_vec_mul(x, kf_vec_set1(KF_LOG2E))); }
 
 // -------------------------------------------------------------------------------------------------------------- angles
 

@@ -69,7 +69,16 @@ static inline void kf_vec_store_bf16_n(void *p, kf_vec a, int n) {
 static inline void kf_vec_stream_f32(void *p, kf_vec a) { kf_vec_store_f32(p, a); }
 static inline void kf_vec_stream_f16(void *p, kf_vec a) { kf_vec_store_f16(p, a); }
 static inline void kf_vec_stream_bf16(void *p, kf_vec a) { kf_vec_store_bf16(p, a); }
-static inline void kf_vec_prefetch(const void *p) { (void)p; }
+static inline void kf_vec_load_woven_bf16(const void *p, kf_vec *even, kf_vec *odd) {
+    *even = kf_vec_load_bf16(p);
+    *odd = kf_vec_load_bf16((const char *)p + 2);
+}
+static inline void kf_vec_store_woven_bf16(void *p, kf_vec even, kf_vec odd) {
+    kf_vec_store_bf16(p, even);
+    kf_vec_store_bf16((char *)p + 2, odd);
+}
+static inline void kf_vec_stream_woven_bf16(void *p, kf_vec even, kf_vec odd) { kf_vec_store_woven_bf16(p, even, odd); }
+static inline __attribute__((always_inline)) void kf_vec_prefetch(const void *p) { (void)p; }
 static inline void kf_vec_stream_fence(void) {}
 
 static inline kf_vec kf_vec_round_f16(kf_vec a) { return kf_fp16_to_float(kf_float_to_fp16(a)); }
@@ -78,8 +87,7 @@ static inline kf_vec kf_vec_round_bf16(kf_vec a) { return kf_bf16_to_float(kf_fl
 static inline kf_vec kf_vec_exp2(kf_vec x) { return kf_exp2(x); }
 static inline kf_vec kf_vec_exp2_flush(kf_vec x) { return kf_exp2(x); }
 static inline kf_vec kf_vec_exp(kf_vec x) { return kf_exp(x); }
-static inline kf_vec kf_vec_exp_half(kf_vec x) { return kf_exp(x); }
-static inline kf_vec kf_vec_exp2_half(kf_vec x) { return kf_exp2(x); }
+static inline kf_vec kf_vec_exp_short(kf_vec x) { return kf_exp(x); }
 
 static inline void kf_vec_angles(const double *frequency, int pairs, double magnitude, double position, float *cosine,
                                  float *sine) {
