@@ -52,4 +52,6 @@ bool check_attention_merged(verify_run *run, const void *row); // the keys in th
 bool check_attention_sparse(verify_run *run,
                             const void *row); // strides of 2^30 elements in memory that is mostly not there
 
+void verify_attention_reports(verify_run *run); // the cases of verify_attention_reports.c
+
 #endif

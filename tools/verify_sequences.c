@@ -139,7 +139,7 @@ static bool build(verify_run *run, const layer_case *row, layer *l) {
     const kf_tensor *k_and_v = as_heads(l, kv, 2 * HKV);
     kf_tensor *k = &l->views[l->view_count++], *v = &l->views[l->view_count++];
     *k = *v = *k_and_v;
-    l->shapes[0][1] = H, l->shapes[1][1] = HKV; // k and v are the halves of kv's heads
+    l->shapes[1][1] = HKV; // k and v are the halves of kv's heads
     const int64_t half[4] = {0, HKV, 0, 0};
     v->data = ref_address(k_and_v, half), v->byte_offset = 0;
     append->k = k, append->v = v, append->k_cache = k_cache, append->v_cache = v_cache, append->slots = l->slots;
