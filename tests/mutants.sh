@@ -117,7 +117,7 @@ mutant slow hidden-nan src/cpu/attention_tiles.c \
 
 # ------------------------------------------------------------------------------------------------ the state
 mutant quick rescale src/cpu/attention_loops.h \
-    'alpha[r] = m[r] - origin[r];' 'alpha[r] = 0.0f;' \
+    'd[r] = d[r] * alpha[r] + sum;' 'd[r] = d[r] + sum;' \
     attention/hostile/rising-scores
 mutant slow base-of-logarithm src/math/state.h \
     ' * 0.69314718055994530942' '' \
@@ -178,7 +178,7 @@ mutant slow rmsnorm-eps src/cpu/rows_loops.h \
     'mean + ldexp((double)eps, -2 * power)' 'mean' \
     rmsnorm/eps-large
 mutant quick swiglu-sign src/cpu/rows_loops.h \
-    'kf_vec_select_negative(gate, kf_vec_mul(gate, e), gate)' 'gate' \
+    'kf_vec u = kf_vec_sub(kf_vec_zero(), gate);' 'kf_vec u = gate;' \
     swiglu/separate
 mutant quick rope-sign src/cpu/rows_loops.h \
     'store(y, y_type, c + pairs, step, kf_vec_fma(a, sn, kf_vec_mul(b, cs)));' \

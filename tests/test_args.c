@@ -61,9 +61,7 @@ static void expect(kf_status got, kf_status expected, const char *part) {
 }
 
 // Plans and, where that works, runs.
-static kf_status attempt(attention_case *c) {
-    return kf_attention(context, &c->args);
-}
+static kf_status attempt(attention_case *c) { return kf_attention(context, &c->args); }
 
 #define SPOILT(change, status, part)                                                                                   \
     do {                                                                                                               \
