@@ -1,9 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The CPU backend: its operations, and its rows of the support table.
+#include "cpu/attention.h"
 #include "cpu/cpu.h"
 #include "cpu/linear.h"
 #include "cpu/rows.h"
+
+static const char *dtypes_of(int kind) {
+    if (kind != KF_OP_LINEAR && kind != KF_OP_EMBEDDING) return "fp32 fp16 bf16";
+    return "fp32 fp16 bf16, GGUF's blocks";
+}
+
+static const char *notes_of(int kind, const kf_cpu_table *table) {
+    if (kind == KF_OP_ATTENTION) return table->attention->notes;
+    return kind == KF_OP_LINEAR ? table->linear->notes : table->rows->name;
+}
 
 // Operation by operation, ISA by ISA.
 static bool support(int32_t index, kf_support_row *row) {
@@ -16,8 +27,8 @@ static bool support(int32_t index, kf_support_row *row) {
             row->backend = kf_backend_cpu.name;
             row->isa = isa;
             row->available = isa <= (int)kf_cpu_detect();
-            row->dtypes = "fp32 fp16 bf16";
-            row->notes = kind == KF_OP_LINEAR ? table->linear->notes : table->rows->name;
+            row->dtypes = dtypes_of(kind);
+            row->notes = notes_of(kind, table);
             return true;
         }
     }
