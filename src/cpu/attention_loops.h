@@ -288,7 +288,7 @@ INLINE kf_vec logits_of(kf_vec x, const kf_logit_row *row, int64_t j, int count)
         if (count == KF_LANES)
             memcpy(visible, row->mask + j, KF_LANES);
         else
-            memcpy(visible, row->mask + j, (size_t)count);
+            for (int i = 0; i < count; i++) visible[i % KF_LANES] = row->mask[j + i];
         x = hide(x, visible);
     }
     return x;
