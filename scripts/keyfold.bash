@@ -6,8 +6,10 @@ _keyfold() {
         return
     fi
     case $previous in
-        --isa) COMPREPLY=($(compgen -W "scalar avx2 avx512 avx512bf16" -- "$word")); return ;;
+        --isa) COMPREPLY=($(compgen -W "scalar avx2 avx512 avx512bf16 all" -- "$word")); return ;;
         --dtype) COMPREPLY=($(compgen -W "fp32 fp16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k" -- "$word")); return ;;
+        --cache) COMPREPLY=($(compgen -W "fp16 bf16 fp32" -- "$word")); return ;;
+        --activations) COMPREPLY=($(compgen -W "exact int8" -- "$word")); return ;;
         -m | --model) COMPREPLY=($(compgen -f -X '!*.gguf' -- "$word") $(compgen -d -- "$word")); return ;;
     esac
     local options=
@@ -15,10 +17,10 @@ _keyfold() {
         info) options="--ceilings --threads --json --help" ;;
         bench)
             options="--shape --dtype --causal --no-residual --int8 --unpacked --threads --isa --seconds --quick --json --csv --model --help"
-            [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope linear merge $options" ;;
-        verify) options="--op --backend --isa --case --seed --random --quick --help" ;;
-        generate) options="--model --temp --chat --threads --json --help" ;;
-        tokenize) options="--model --plain --json --help" ;;
+            [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope linear merge model $options" ;;
+        verify) options="--op --backend --isa --case --seed --random --threads --quick --list --help" ;;
+        generate) options="--model --prompt --tokens --chat --system --temp --top-k --top-p --min-p --seed --threads --context --cache --activations --chunk --ignore-end --json --help" ;;
+        tokenize) options="--model --prompt --plain --json --help" ;;
     esac
     COMPREPLY=($(compgen -W "$options" -- "$word"))
 }

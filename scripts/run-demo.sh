@@ -9,7 +9,7 @@ if ! "$keyfold" --help | grep -q '^  generate '; then
 elif model=$(sh scripts/fetch-model.sh); then
     for question in "What is the capital of France?" "Why is the sky blue?"; do
         printf '\n> %s\n' "$question"
-        "$keyfold" generate -m "$model" --chat -p "$question" -n 160 || exit 1
+        "$keyfold" generate -m "$model" --chat -p "$question" -n 400 || exit 1
     done
 else
     echo "keyfold: going on without the model: attention on random data" >&2
