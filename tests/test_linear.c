@@ -462,6 +462,25 @@ static void test_header(void **unused) {
     kf_context_destroy(context);
 }
 
+static void test_too_long(void **unused) {
+    (void)unused;
+    kf_context *context = context_of(KF_ISA_AUTO, 1);
+    const int64_t K = (int64_t)1 << 49, x_shape[] = {1, K}, y_shape[] = {1, 1};
+    kf_weight weight = {.type = KF_WEIGHT_Q4_K, .rows = 1, .cols = K};
+    size_t bytes = 0;
+    assert_int_equal(kf_pack_weight_size(context, &weight, &bytes), KF_INVALID_ARGUMENT);
+    kf_tensor x = kf_tensor_cpu(NULL, dtype_of(KF_TYPE_F32), 2, x_shape);
+    kf_tensor y = kf_tensor_cpu(NULL, dtype_of(KF_TYPE_F32), 2, y_shape);
+    kf_linear_args args;
+    kf_linear_args_init(&args);
+    args.x = &x;
+    args.weight = &weight;
+    args.y = &y;
+    kf_op *op = NULL;
+    assert_int_equal(kf_op_create(context, &args.head, &op), KF_INVALID_ARGUMENT);
+    kf_context_destroy(context);
+}
+
 static void test_embedding(void **unused) {
     (void)unused;
     enum { V = 11, N = 512, T = 5 };
@@ -500,7 +519,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),    cmocka_unit_test(test_dtypes),      cmocka_unit_test(test_odd_columns),
         cmocka_unit_test(test_same_bits), cmocka_unit_test(test_wild_values), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_strides),   cmocka_unit_test(test_header),      cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_strides),   cmocka_unit_test(test_header),      cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_embedding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,10 +23,11 @@ enum {
 };
 
 typedef struct linear_plan {
-    int64_t panels;      // ceil(N / 16)
-    int64_t tile_panels; // that one call of a micro-kernel covers
-    int64_t item_panels; // that an item covers, a multiple of tile_panels
-    int64_t groups;      // of item_panels panels
+    int64_t panels;         // ceil(N / 16)
+    int64_t tile_panels;    // that one call of a micro-kernel covers
+    int64_t item_panels;    // that an item covers
+    int64_t groups;         // of item_panels panels
+    int64_t scratch_panels; // that a worker packs at a time
     int64_t panel_bytes;
     int64_t splits;  // parts of a row of x that are brought into form one by one; 0: x is used as it stands
     int64_t x_bytes; // of a row of x in that form
@@ -94,6 +95,9 @@ static kf_status plan_linear(kf_op *op) {
     const kf_linear_kernels *kernels = op->context->cpu->linear;
     linear_plan *plan = (linear_plan *)op->plan.word;
     const int64_t T = p->options.T, N = p->options.N, K = p->options.K;
+    if (K > KF_LINEAR_MAX_K)
+        return kf_fail(KF_INVALID_ARGUMENT, "linear: the weight has %lld columns; at most 2^48 are allowed",
+                       (long long)K);
     plan->quantised = kf_block_quantised(p->weight.type);
     plan->pairs = kernels->pairs && p->weight.type == KF_WEIGHT_BF16 && p->x.type == KF_TYPE_BF16;
     plan->digits = p->options.activations == KF_ACTIVATIONS_INT8 ? 1 : KF_X_DIGITS;
@@ -101,6 +105,7 @@ static kf_status plan_linear(kf_op *op) {
     plan->panel_bytes = kf_panel_bytes(p->weight.type, K);
     plan->tile_panels = panels_of_tile(op, plan);
     plan->item_panels = panels_of_item(op, plan);
+    plan->scratch_panels = !p->weight.packed ? (plan->quantised ? 1 : plan->tile_panels) : N % KF_PANEL_ROWS ? 1 : 0;
     plan->groups = plan->panels ? ceil_div(plan->panels, plan->item_panels) : 0;
     const bool as_it_stands = !plan->quantised && T == 1 && p->x.type == KF_TYPE_F32;
     plan->splits = as_it_stands ? 0 : ceil_div(K, SPLIT_VALUES);
@@ -116,8 +121,7 @@ static kf_status plan_linear(kf_op *op) {
         op->plan.shared_bytes = (size_t)(T * plan->x_bytes);
     }
     op->plan.items[op->plan.phases++] = ceil_div(T, CHUNK_ROWS) * plan->groups;
-    const bool packs = !p->weight.packed || N % KF_PANEL_ROWS;
-    op->plan.scratch_bytes = (size_t)(packs ? plan->panel_bytes * plan->tile_panels : 0);
+    op->plan.scratch_bytes = (size_t)(plan->panel_bytes * plan->scratch_panels);
     op->plan.scratch_bytes += (size_t)(plan->local ? local_bytes(plan) : 0);
     return KF_OK;
 }
@@ -199,25 +203,28 @@ static void arrange_x(const kf_op *op, char *to, int64_t item) {
 
 // ---------------------------------------------------------------------------------------------------- phase 1: products
 
-// `count` panels from `panel` on, ready to be multiplied; panels that are not packed yet are packed into scratch.
+// Panels that one tile takes from `panel` on: packed ones stand in a row; others are packed into scratch, a few at a time.
+static int64_t panels_at(const kf_op *op, int64_t panel, int64_t end) {
+    const kf_weight *w = &op->problem.linear.weight;
+    const linear_plan *plan = plan_of(op);
+    if (!w->packed) return smaller(end - panel, plan->scratch_panels);
+    const int64_t whole = smaller(end, w->rows / KF_PANEL_ROWS) - panel;
+    return whole > 0 ? smaller(whole, plan->tile_panels) : 1;
+}
+
 static const char *find_panels(const kf_op *op, char *scratch, int64_t panel, int64_t count) {
     const kf_weight *w = &op->problem.linear.weight;
     const int64_t bytes = plan_of(op)->panel_bytes, whole = w->rows / KF_PANEL_ROWS;
     const char *panels = (const char *)w->data + KF_PACKED_HEADER_BYTES;
     if (bytes == 0) return scratch;
-    if (w->packed && panel + count <= whole) return panels + panel * bytes;
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t row = (panel + i) * KF_PANEL_ROWS,
-                      rows = w->rows - row < KF_PANEL_ROWS ? w->rows - row : KF_PANEL_ROWS;
-        if (w->packed && panel + i < whole) {
-            memcpy(scratch + i * bytes, panels + (panel + i) * bytes, (size_t)bytes);
-        } else {
-            const char *from = w->packed ? panels + whole * bytes : (const char *)w->data + row * w->row_bytes;
-            const int64_t row_bytes =
-                w->packed ? w->cols / kf_block_values(w->type) * kf_block_bytes(w->type) : w->row_bytes;
-            kf_pack_panel(w->type, from, row_bytes, rows, w->cols, scratch + i * bytes);
-        }
-    }
+    if (w->packed && panel < whole) return panels + panel * bytes;
+    const char *rows =
+        w->packed ? panels + whole * bytes : (const char *)w->data + panel * KF_PANEL_ROWS * w->row_bytes;
+    const int64_t compact = w->cols / kf_block_values(w->type) * kf_block_bytes(w->type);
+    const int64_t row_bytes = w->packed ? compact : w->row_bytes, left = w->rows - panel * KF_PANEL_ROWS;
+    for (int64_t i = 0; i < count; i++)
+        kf_pack_panel(w->type, rows + i * KF_PANEL_ROWS * row_bytes, row_bytes,
+                      smaller(left - i * KF_PANEL_ROWS, KF_PANEL_ROWS), w->cols, scratch + i * bytes);
     return scratch;
 }
 
@@ -259,13 +266,13 @@ static void multiply_tile(const kf_op *op, const kf_worker *worker, const column
     }
 }
 
-// Rows t0 .. t1 - 1 times panels `panel` .. `end` - 1, at most a tile's.
-static void multiply_panels(const kf_op *op, const kf_worker *worker, int64_t panel, int64_t end, int64_t t0,
-                            int64_t t1) {
+// Rows t0 .. t1 - 1 times the panels of one tile from `panel` on, `end` being where the item ends. Returns their number.
+static int64_t multiply_panels(const kf_op *op, const kf_worker *worker, int64_t panel, int64_t end, int64_t t0,
+                               int64_t t1) {
     const kf_linear_problem *p = &op->problem.linear;
     const linear_plan *plan = plan_of(op);
-    const int64_t panels = smaller(end - panel, plan->tile_panels), whole = p->options.N / KF_PANEL_ROWS;
-    const int64_t ahead = p->weight.packed ? smaller(end, whole) - panel : panels;
+    const int64_t panels = panels_at(op, panel, end), whole = p->options.N / KF_PANEL_ROWS;
+    const int64_t ahead = p->weight.packed && panel < whole ? smaller(end, whole) - panel : panels;
     float bias[KF_LINEAR_MAX_PANELS * KF_PANEL_ROWS];
     columns c = {.w = find_panels(op, worker->scratch + (plan->local ? local_bytes(plan) : 0), panel, panels),
                  .first = panel * KF_PANEL_ROWS,
@@ -282,6 +289,7 @@ static void multiply_panels(const kf_op *op, const kf_worker *worker, int64_t pa
         multiply_tile(op, worker, &c, t, rows);
         t += rows;
     }
+    return panels;
 }
 
 static void multiply(const kf_op *op, const kf_worker *worker, int64_t item) {
@@ -289,8 +297,7 @@ static void multiply(const kf_op *op, const kf_worker *worker, int64_t item) {
     const int64_t first = item % plan->groups * plan->item_panels, t0 = item / plan->groups * CHUNK_ROWS;
     const int64_t end = smaller(first + plan->item_panels, plan->panels);
     const int64_t t1 = smaller(t0 + CHUNK_ROWS, op->problem.linear.options.T);
-    for (int64_t panel = first; panel < end; panel += plan->tile_panels)
-        multiply_panels(op, worker, panel, end, t0, t1);
+    for (int64_t panel = first; panel < end;) panel += multiply_panels(op, worker, panel, end, t0, t1);
 }
 
 static void run_linear(const kf_op *op, const kf_worker *worker, int32_t phase, int64_t first, int64_t count) {

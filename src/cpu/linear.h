@@ -144,6 +144,9 @@ static inline int64_t kf_panel_bytes(int type, int64_t K) {
     return K / u.values * u.bytes;
 }
 
+// Columns of a weight, at most: with so many, sizes of panels and of x stay far below 2^63.
+#define KF_LINEAR_MAX_K ((int64_t)1 << 48)
+
 // -------------------------------------------------------------------------------------------------------------- pack.c
 
 // Packs `rows` <= 16 rows of `type` that stand row_bytes apart into one panel; the panel's other rows are zeros.

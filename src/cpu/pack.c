@@ -172,6 +172,9 @@ void kf_pack_panel(int type, const char *rows, int64_t row_bytes, int64_t count,
 
 kf_status kf_cpu_pack_weight_size(const kf_context *context, const kf_weight *weight, size_t *bytes) {
     (void)context;
+    if (weight->cols > KF_LINEAR_MAX_K)
+        return kf_fail(KF_INVALID_ARGUMENT, "pack_weight: the weight has %lld columns; at most 2^48 are allowed",
+                       (long long)weight->cols);
     *bytes = (size_t)packed_bytes(weight);
     return KF_OK;
 }
