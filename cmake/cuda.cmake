@@ -12,7 +12,7 @@ set(CMAKE_CUDA_ARCHITECTURES OFF) # the flags below say it, PTX included
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
-set(CUDA_OPTIONS --generate-code=arch=compute_80,code=compute_80 -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics -Xptxas=-warn-spills)
+set(CUDA_OPTIONS --generate-code=arch=compute_80,code=compute_80 -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics)
 foreach(arch ${KEYFOLD_CUDA_ARCHITECTURES})
   list(APPEND CUDA_OPTIONS --generate-code=arch=compute_${arch},code=sm_${arch})
 endforeach()

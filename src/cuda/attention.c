@@ -13,13 +13,14 @@
 #include <string.h>
 
 enum {
-    DECODE_ROWS = 16,      // of the decode kernel's tile
-    SMALL_TILE = 64,       // rows
-    FIXED_SPLIT = 1024,    // keys of a split where the context asks for one length
-    START_KEYS = 64,       // what starting a block and writing its state costs a decode, in keys that it could have read
+    DECODE_ROWS = 16,   // of the decode kernel's tile
+    SMALL_TILE = 64,    // rows
+    FIXED_SPLIT = 1024, // keys of a split where the context asks for one length
+    START_KEYS = 64,    // what starting a block and writing its state costs a decode, in keys that it could have read
     MOST_SPLITS = 256,
-    MOST_CLUSTER = 8,      // blocks that merge through shared memory: 16 of them took 1 us longer to start than 8
-    SECTION_BYTES = 40 << 20, // keys and values that tiles running side by side read: they should stay in an L2 of 50 MB
+    MOST_CLUSTER = 8, // blocks that merge through shared memory: 16 of them took 1 us longer to start than 8
+    SECTION_BYTES =
+        40 << 20, // keys and values that tiles running side by side read: they should stay in an L2 of 50 MB
 };
 
 typedef struct attention_plan {
@@ -30,9 +31,7 @@ typedef struct attention_plan {
 } attention_plan;
 kf_static_assert(sizeof(attention_plan) <= sizeof((kf_plan *)0)->word, "the plan's words hold it");
 
-static const attention_plan *plan_of(const kf_op *op) {
-    return (const attention_plan *)op->plan.word;
-}
+static const attention_plan *plan_of(const kf_op *op) { return (const attention_plan *)op->plan.word; }
 
 static const kf_cuda_attention_kernel *const tables[] = {
     kf_cuda_prefill_64,  kf_cuda_prefill_96, kf_cuda_prefill_128, kf_cuda_prefill_192,
@@ -42,8 +41,9 @@ enum { TABLES = sizeof tables / sizeof *tables };
 
 // The first kernel of the tables (narrow ones stand before wide ones) that fits. With `like`: one for the same head
 // dimensions with tiles of `rows` rows.
-static const kf_cuda_attention_kernel *find_kernel(const kf_cuda_device *device, const kf_attention_problem *p, int kind,
-                                                   int general, const kf_cuda_attention_kernel *like, int rows) {
+static const kf_cuda_attention_kernel *find_kernel(const kf_cuda_device *device, const kf_attention_problem *p,
+                                                   int kind, int general, const kf_cuda_attention_kernel *like,
+                                                   int rows) {
     for (int i = 0; i < TABLES; i++)
         for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++)
             if (row->kind == kind && row->type == p->q.type && row->general == general && row->D >= p->options.D &&
@@ -53,34 +53,36 @@ static const kf_cuda_attention_kernel *find_kernel(const kf_cuda_device *device,
     return NULL;
 }
 
-static int64_t divide_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static kf_status check_problem(const kf_attention_problem *p) {
     const struct kf_attention_options *n = &p->options;
     if ((p->q.type != KF_TYPE_F16 && p->q.type != KF_TYPE_BF16) || p->k.type != p->q.type)
-        return kf_fail(KF_UNSUPPORTED, "attention: q is %s and k is %s; the cuda backend has fp16 and bf16, the same for both",
+        return kf_fail(KF_UNSUPPORTED,
+                       "attention: q is %s and k is %s; the cuda backend has fp16 and bf16, the same for both",
                        kf_type_name(p->q.type), kf_type_name(p->k.type));
     if (n->rope_q || n->rope_k)
         return kf_fail(KF_UNSUPPORTED, "attention: a ROPE flag is set; the cuda backend does not rotate at load yet");
     const int64_t limit = INT32_MAX - 1024; // tile arithmetic is 32-bit; addresses are not
     if (n->Nk > limit || n->Nq > limit / (n->H ? n->H : 1) || n->B > limit / (n->H ? n->H : 1))
-        return kf_fail(KF_UNSUPPORTED, "attention: B = %lld, H = %lld, Nq = %lld, Nk = %lld; the cuda backend allows products "
-                       "B H and H Nq, and Nk, up to %lld", (long long)n->B, (long long)n->H, (long long)n->Nq,
-                       (long long)n->Nk, (long long)limit);
+        return kf_fail(KF_UNSUPPORTED,
+                       "attention: B = %lld, H = %lld, Nq = %lld, Nk = %lld; the cuda backend allows products "
+                       "B H and H Nq, and Nk, up to %lld",
+                       (long long)n->B, (long long)n->H, (long long)n->Nq, (long long)n->Nk, (long long)limit);
     return KF_OK;
 }
 
 // Time of a cut into `splits`, in keys that a multiprocessor could have read: what the busiest one reads (one block saturates
 // it as well as two do), what it costs to start a block, and the merge.
-static int64_t split_time(int64_t multiprocessors, int64_t blocks, int64_t Nk, int64_t unit, int64_t splits, bool cluster, int64_t *keys) {
+static int64_t split_time(int64_t multiprocessors, int64_t blocks, int64_t Nk, int64_t unit, int64_t splits,
+                          bool cluster, int64_t *keys) {
     *keys = divide_up(divide_up(Nk, splits), unit) * unit;
     const int64_t merge = splits == 1 ? 0 : cluster ? START_KEYS / 4 : START_KEYS + splits / 4;
     return divide_up(blocks * divide_up(Nk, *keys), multiprocessors) * *keys + START_KEYS + merge;
 }
 
-static void choose_split(const kf_context *context, const kf_cuda_attention_kernel *kernel, int64_t Nk, attention_plan *plan) {
+static void choose_split(const kf_context *context, const kf_cuda_attention_kernel *kernel, int64_t Nk,
+                         attention_plan *plan) {
     const kf_cuda_device *device = kf_cuda(context);
     const int64_t blocks = (int64_t)plan->lists * plan->tiles;
     const bool decode = kernel->kind == KF_CUDA_DECODE;
@@ -97,7 +99,8 @@ static void choose_split(const kf_context *context, const kf_cuda_attention_kern
     for (int64_t splits = 1; splits <= MOST_SPLITS; splits++) {
         int64_t keys = 0;
         // A cluster has as many blocks as it is launched with: splits that hold no keys are among them.
-        const bool cluster = decode && kf_cuda_is_hopper(device) && splits > 1 && splits <= MOST_CLUSTER && (splits & (splits - 1)) == 0;
+        const bool cluster =
+            decode && kf_cuda_is_hopper(device) && splits > 1 && splits <= MOST_CLUSTER && (splits & (splits - 1)) == 0;
         const int64_t time = split_time(device->multiprocessors, blocks, Nk, unit, splits, cluster, &keys);
         if (time >= best) continue;
         best = time;
@@ -133,7 +136,8 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
         return kf_fail(KF_UNSUPPORTED, "attention: no kernel for D = %lld, Dv = %lld within %d bytes of shared memory",
                        (long long)n->D, (long long)n->Dv, (int)device->shared_limit);
     // Packed where the queries of the group's heads together need fewer tiles than apart.
-    const int64_t rows = plan->plain->rows, apart = group * divide_up(n->Nq, rows), packed = divide_up(group * n->Nq, rows);
+    const int64_t rows = plan->plain->rows, apart = group * divide_up(n->Nq, rows),
+                  packed = divide_up(group * n->Nq, rows);
     cut_rows(n, packed < apart ? group : 1, rows, plan);
     return KF_OK;
 }
@@ -158,10 +162,14 @@ static kf_status make_plan(kf_op *op) {
     if (n->B * n->H * n->Nq == 0) return KF_OK; // nothing to do: no kernel is chosen
     KF_TRY(choose_kernels(op, &plan));
     // Partial states are worth their memory where rows are few.
-    const bool few = plan.plain->kind == KF_CUDA_DECODE || (int64_t)plan.lists * plan.tiles * 4 <= kf_cuda(op->context)->multiprocessors;
-    if (few) choose_split(op->context, plan.plain, n->Nk, &plan);
-    else plan.split = INT32_MAX, plan.splits = plan.cluster = 1;
-    const int64_t states = (int64_t)plan.lists * plan.rows * plan.splits, blocks = (int64_t)plan.lists * plan.tiles * plan.splits;
+    const bool few = plan.plain->kind == KF_CUDA_DECODE ||
+                     (int64_t)plan.lists * plan.tiles * 4 <= kf_cuda(op->context)->multiprocessors;
+    if (few)
+        choose_split(op->context, plan.plain, n->Nk, &plan);
+    else
+        plan.split = INT32_MAX, plan.splits = plan.cluster = 1;
+    const int64_t states = (int64_t)plan.lists * plan.rows * plan.splits,
+                  blocks = (int64_t)plan.lists * plan.tiles * plan.splits;
     if (blocks > INT32_MAX || states > INT32_MAX * (int64_t)MOST_SPLITS)
         return kf_fail(KF_UNSUPPORTED, "attention: %lld tiles; the cuda backend allows 2^31 - 1", (long long)blocks);
     if (plan.plain->kind == KF_CUDA_DECODE) plan.section = plan.lists;
@@ -192,20 +200,44 @@ static kf_cuda_attention make_argument(const kf_op *op, char *workspace) {
     const struct kf_attention_options *n = &p->options;
     const attention_plan *plan = plan_of(op);
     kf_cuda_attention a = {
-        .q = p->q.data, .k = p->k.data, .v = p->v.data, .o = p->o.data, .lse = (float *)(void *)p->lse.data,
-        .key_lengths = p->key_lengths.data, .positions = p->positions.data,
-        .length_stride = p->key_lengths.stride[0], .position_stride = {p->positions.stride[0], p->positions.stride[1]},
-        .alibi_slopes = (const float *)(const void *)p->alibi_slopes.data, .sinks = (const float *)(const void *)p->sinks.data,
-        .bias = p->bias.data, .mask = (const uint8_t *)p->mask.data,
-        .length_wide = p->key_lengths.type == KF_TYPE_I64, .position_wide = p->positions.type == KF_TYPE_I64,
-        .bias_type = p->bias.type, .o_type = p->o.type,
-        .H = (int32_t)n->H, .Hkv = (int32_t)n->Hkv, .Nq = (int32_t)n->Nq, .Nk = (int32_t)n->Nk,
-        .D = (int32_t)n->D, .Dv = (int32_t)n->Dv,
-        .heads = plan->heads, .rows = plan->rows, .lists = plan->lists, .tiles = plan->tiles, .section = plan->section,
-        .sequence_lists = (int32_t)(n->H / plan->heads), .kv_lists = (int32_t)(n->H / n->Hkv / plan->heads),
-        .split = plan->split, .splits = plan->splits, .cluster = plan->cluster,
+        .q = p->q.data,
+        .k = p->k.data,
+        .v = p->v.data,
+        .o = p->o.data,
+        .lse = (float *)(void *)p->lse.data,
+        .key_lengths = p->key_lengths.data,
+        .positions = p->positions.data,
+        .length_stride = p->key_lengths.stride[0],
+        .position_stride = {p->positions.stride[0], p->positions.stride[1]},
+        .alibi_slopes = (const float *)(const void *)p->alibi_slopes.data,
+        .sinks = (const float *)(const void *)p->sinks.data,
+        .bias = p->bias.data,
+        .mask = (const uint8_t *)p->mask.data,
+        .length_wide = p->key_lengths.type == KF_TYPE_I64,
+        .position_wide = p->positions.type == KF_TYPE_I64,
+        .bias_type = p->bias.type,
+        .o_type = p->o.type,
+        .H = (int32_t)n->H,
+        .Hkv = (int32_t)n->Hkv,
+        .Nq = (int32_t)n->Nq,
+        .Nk = (int32_t)n->Nk,
+        .D = (int32_t)n->D,
+        .Dv = (int32_t)n->Dv,
+        .heads = plan->heads,
+        .rows = plan->rows,
+        .lists = plan->lists,
+        .tiles = plan->tiles,
+        .section = plan->section,
+        .sequence_lists = (int32_t)(n->H / plan->heads),
+        .kv_lists = (int32_t)(n->H / n->Hkv / plan->heads),
+        .split = plan->split,
+        .splits = plan->splits,
+        .cluster = plan->cluster,
         .aligned = rows_aligned(&p->q) && rows_aligned(&p->k) && rows_aligned(&p->v) && rows_aligned(&p->o),
-        .window_left = n->window_left, .window_right = n->window_right, .scale = n->scale, .softcap = n->softcap,
+        .window_left = n->window_left,
+        .window_right = n->window_right,
+        .scale = n->scale,
+        .softcap = n->softcap,
     };
     for (int i = 0; i < 3; i++) {
         a.q_stride[i] = p->q.stride[i], a.k_stride[i] = p->k.stride[i], a.v_stride[i] = p->v.stride[i];

@@ -49,10 +49,10 @@ enum { KF_F32 = 1, KF_F16 = 2, KF_BF16_TYPE = 3 }; // kf_type of core/internal.h
 struct kf_block {
     int32_t b, head0, kv_head; // sequence, first query head of the list, its KV head
     int32_t list, tile, split;
-    int32_t row0, rows;        // first row of the tile, rows in it
-    int32_t length, offset;    // key length; query i stands at position i + offset, unless positions are given
-    int32_t lo, hi;            // keys that some row of the tile sees, within the split
-    int32_t full_lo, full_hi;  // keys that every row sees
+    int32_t row0, rows;       // first row of the tile, rows in it
+    int32_t length, offset;   // key length; query i stands at position i + offset, unless positions are given
+    int32_t lo, hi;           // keys that some row of the tile sees, within the split
+    int32_t full_lo, full_hi; // keys that every row sees
 };
 
 __device__ __forceinline__ int64_t kf_integer(const char *data, int wide, int64_t index) {
@@ -107,7 +107,8 @@ __device__ __forceinline__ int2 kf_block_row_keys(const kf_cuda_attention &a, co
 }
 
 // Sets lo, hi, full_lo, full_hi. All threads of the block call it; ends[] are four integers in shared memory.
-template <int THREADS> __device__ __forceinline__ void kf_block_range(const kf_cuda_attention &a, kf_block &w, int *ends) {
+template <int THREADS>
+__device__ __forceinline__ void kf_block_range(const kf_cuda_attention &a, kf_block &w, int *ends) {
     if (!a.positions) {
         const kf_mask mask = {w.length, a.window_left, a.window_right};
         const int64_t p0 = (int64_t)kf_block_row(a, w.row0).x + w.offset;
@@ -147,7 +148,8 @@ __device__ __forceinline__ void kf_copy_chunk_slow(uint32_t to, const char *from
 #pragma unroll
     for (int i = 0; i < KF_CHUNK; i++)
         if (i < left) word[i / 2] |= (uint32_t)x[i] << (i % 2 * 16);
-    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]),
+                 "r"(word[3])
                  : "memory");
 }
 
@@ -180,15 +182,19 @@ __device__ __forceinline__ void kf_load_whole_tile(uint32_t to, const char *base
         kf_load_tile<ROWS, COLS, THREADS, GENERAL>(to, base, stride, first, 0, INT32_MAX, width, aligned, thread);
         return;
     }
-    const int row0 = thread / CHUNKS, chunk0 = thread % CHUNKS;
-    const char *from = base + 2 * ((int64_t)(first + row0) * stride) + chunk0 * 16;
+    if constexpr (THREADS % CHUNKS == 0) { // the same chunk of every (THREADS / CHUNKS)-th row
+        constexpr int STEP = THREADS / CHUNKS;
+        const int row = thread / CHUNKS, chunk = thread % CHUNKS;
+        const char *from = base + 2 * ((int64_t)(first + row) * stride) + chunk * 16;
 #pragma unroll
-    for (int i = 0; i < ROWS * CHUNKS / THREADS; i++) {
-        if (THREADS % CHUNKS == 0) { // the same chunk of every (THREADS / CHUNKS)-th row
-            constexpr int STEP = THREADS / CHUNKS;
-            kf_copy16(to + kf_swizzle<COLS>(row0 + i * STEP, chunk0), from + (int64_t)(2 * STEP * i) * stride);
-        } else {
-            const int row = (thread + i * THREADS) / CHUNKS, chunk = (thread + i * THREADS) % CHUNKS;
+        for (int i = 0; i < ROWS * CHUNKS / THREADS; i++) {
+            kf_copy16(to + kf_swizzle<COLS>(row + i * STEP, chunk), from);
+            from += 2 * STEP * stride;
+        }
+    } else {
+#pragma unroll 1
+        for (int i = thread; i < ROWS * CHUNKS; i += THREADS) {
+            const int row = i / CHUNKS, chunk = i % CHUNKS;
             kf_copy16(to + kf_swizzle<COLS>(row, chunk), base + 2 * ((int64_t)(first + row) * stride) + chunk * 16);
         }
     }
@@ -196,12 +202,13 @@ __device__ __forceinline__ void kf_load_whole_tile(uint32_t to, const char *base
 
 // The rows of a tile of queries: gathered from the heads of the list.
 template <int ROWS, int COLS, int THREADS, bool GENERAL>
-__device__ __forceinline__ void kf_load_queries(uint32_t to, const kf_cuda_attention &a, const kf_block &w, int thread) {
+__device__ __forceinline__ void kf_load_queries(uint32_t to, const kf_cuda_attention &a, const kf_block &w,
+                                                int thread) {
     constexpr int CHUNKS = COLS / KF_CHUNK;
     const char *base = a.q + 2 * (w.b * a.q_stride[0]);
     if (ROWS * CHUNKS % THREADS == 0 && a.heads == 1 && w.rows == ROWS) {
-        kf_load_whole_tile<ROWS, COLS, THREADS, GENERAL>(to, base + 2 * (w.head0 * a.q_stride[1]), a.q_stride[2], w.row0, a.D,
-                                                         a.aligned, thread);
+        kf_load_whole_tile<ROWS, COLS, THREADS, GENERAL>(to, base + 2 * (w.head0 * a.q_stride[1]), a.q_stride[2],
+                                                         w.row0, a.D, a.aligned, thread);
         return;
     }
 #pragma unroll 1
@@ -256,7 +263,8 @@ __device__ __forceinline__ float kf_softcap(float s, float cap) {
 }
 
 // The product q . k of a row and key j (visible by its interval) as a logit; -inf where the mask or the bias hides it.
-__device__ __forceinline__ float kf_logit(const kf_cuda_attention &a, const kf_logit_row &row, int32_t j, float product) {
+__device__ __forceinline__ float kf_logit(const kf_cuda_attention &a, const kf_logit_row &row, int32_t j,
+                                          float product) {
     float s = product * a.scale;
     if (a.softcap > 0.0f) s = kf_softcap(s, a.softcap);
     if (a.alibi_slopes) s += kf_alibi_bias(row.slope, row.position, j);

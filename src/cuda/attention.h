@@ -38,20 +38,24 @@ typedef struct kf_cuda_attention {
     int64_t window_left, window_right;
     float scale, softcap;
     // Partial states where splits > 1: of row r of list l in split s at index (l rows + r) splits + s.
-    float *part_o;    // [.][Dv], not divided by d
+    float *part_o;     // [.][Dv], not divided by d
     float *part_state; // [.][2]: m (in units of log2), d
 } kf_cuda_attention;
 
 // One kernel: what it is for and how it is launched. `function` takes a kf_cuda_attention.
-typedef enum kf_cuda_attention_kind { KF_CUDA_PREFILL = 0, KF_CUDA_DECODE = 1, KF_CUDA_MERGE = 2 } kf_cuda_attention_kind;
+typedef enum kf_cuda_attention_kind {
+    KF_CUDA_PREFILL = 0,
+    KF_CUDA_DECODE = 1,
+    KF_CUDA_MERGE = 2
+} kf_cuda_attention_kind;
 
 typedef struct kf_cuda_attention_kernel {
-    int32_t kind;     // kf_cuda_attention_kind
-    int32_t type;     // kf_type of q, k, v
-    int32_t D, Dv;    // that it is compiled for: smaller head dimensions are padded with zeros
-    int32_t general;  // takes softcap, ALiBi, bias, masks, negative scales, unaligned rows
-    int32_t rows;     // of a tile
-    int32_t keys;     // of a tile; splits are multiples of it
+    int32_t kind;    // kf_cuda_attention_kind
+    int32_t type;    // kf_type of q, k, v
+    int32_t D, Dv;   // that it is compiled for: smaller head dimensions are padded with zeros
+    int32_t general; // takes softcap, ALiBi, bias, masks, negative scales, unaligned rows
+    int32_t rows;    // of a tile
+    int32_t keys;    // of a tile; splits are multiples of it
     int32_t threads;
     int32_t blocks;   // meant to share a multiprocessor
     int32_t shared;   // bytes

@@ -28,7 +28,8 @@ static kf_status find_device(const kf_context_options *options) {
     }
     if (devices == 0) return kf_fail(KF_NO_DEVICE, "context: no CUDA device");
     if (options->device.id >= 0 && options->device.id < devices) return KF_OK;
-    return kf_fail(KF_NO_DEVICE, "context: CUDA device %d is asked for; there are %d", (int)options->device.id, devices);
+    return kf_fail(KF_NO_DEVICE, "context: CUDA device %d is asked for; there are %d", (int)options->device.id,
+                   devices);
 }
 
 static kf_status check_stream(const kf_context_options *options) {
@@ -47,9 +48,10 @@ static kf_status choose_arch(const kf_context_options *options, int of_device, i
         return kf_fail(KF_UNSUPPORTED, "context: the device's compute capability is %d.%d; %d.%d or newer is needed",
                        of_device / 10, of_device % 10, OLDEST_ARCH / 10, OLDEST_ARCH % 10);
     if (*arch < OLDEST_ARCH || *arch > of_device)
-        return kf_fail(KF_UNSUPPORTED,
-                       "context: isa is %d; on this CUDA device 0 or %d (compute capability times ten) to %d are allowed",
-                       *arch, OLDEST_ARCH, of_device);
+        return kf_fail(
+            KF_UNSUPPORTED,
+            "context: isa is %d; on this CUDA device 0 or %d (compute capability times ten) to %d are allowed", *arch,
+            OLDEST_ARCH, of_device);
     return KF_OK;
 }
 
@@ -75,9 +77,7 @@ static kf_status open_device(kf_context *context, const kf_context_options *opti
     return KF_OK;
 }
 
-static void close_device(kf_context *context) {
-    kf_free(context->device);
-}
+static void close_device(kf_context *context) { kf_free(context->device); }
 
 static kf_status run(const kf_context *context, kf_op *const *ops, int64_t count, char *workspace) {
     const kf_cuda_device *device = kf_cuda(context);

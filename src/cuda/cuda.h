@@ -26,9 +26,7 @@ typedef struct kf_cuda_device {
 
 // Whether the kernels' Hopper parts (clusters, dependent launch) are what runs: sm_90a's code serves compute capability 9.0
 // alone; newer devices compile the PTX of compute_80.
-static inline bool kf_cuda_is_hopper(const kf_cuda_device *device) {
-    return device->arch == 90;
-}
+static inline bool kf_cuda_is_hopper(const kf_cuda_device *device) { return device->arch == 90; }
 
 static inline const kf_cuda_device *kf_cuda(const kf_context *context) {
     return (const kf_cuda_device *)context->device;

@@ -50,8 +50,9 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
 
     // One tile of 16 keys, from `first` on, in the ring at k.
     static __device__ __forceinline__ void tile(const kf_cuda_attention &a, const kf_block &w, state &x,
-                                                const uint32_t (&q)[Q_FRAGMENTS][4], uint32_t q_shared, uint32_t k, int32_t first, const int2 *keys,
-                                                const kf_logit_row (&views)[2], float c, int lane) {
+                                                const uint32_t (&q)[Q_FRAGMENTS][4], uint32_t q_shared, uint32_t k,
+                                                int32_t first, const int2 *keys, const kf_logit_row (&views)[2],
+                                                float c, int lane) {
         const int kr = (lane >> 4) * 8 + (lane & 7), kc = lane >> 3 & 1, vr = lane & 15, vc = lane >> 4;
         const uint32_t v = k + K_BYTES;
         float s[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}}, more[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
@@ -114,8 +115,7 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
         }
         uint32_t keep[2];
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            keep[i] = (seen >> 2 * i & 1 ? 0xffffu : 0) | (seen >> 2 * i & 2 ? 0xffff0000u : 0);
+        for (int i = 0; i < 2; i++) keep[i] = (seen >> 2 * i & 1 ? 0xffffu : 0) | (seen >> 2 * i & 2 ? 0xffff0000u : 0);
 #pragma unroll
         for (int n = 0; n < DV / 16; n++) {
             uint32_t b[4];
@@ -131,7 +131,8 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
         float m, d, o;
     };
 
-    static __device__ __forceinline__ void store(const kf_cuda_attention &a, const kf_block &w, int row, int column, element x) {
+    static __device__ __forceinline__ void store(const kf_cuda_attention &a, const kf_block &w, int row, int column,
+                                                 element x) {
         const int2 at = kf_block_row(a, w.row0 + row);
         const int32_t query = at.x, head = w.head0 + at.y;
         const kf_row_end end = kf_row_finish(a, head, x.m, x.d);
@@ -142,8 +143,8 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
     }
 
     // The warps' states, merged in the order of the warps; element (row, column) is one thread's.
-    static __device__ __forceinline__ void finish(const kf_cuda_attention &a, const kf_block &w, float2 *states, char *rings,
-                                                  int thread) {
+    static __device__ __forceinline__ void finish(const kf_cuda_attention &a, const kf_block &w, float2 *states,
+                                                  char *rings, int thread) {
         float *block_o = reinterpret_cast<float *>(rings + O_BYTES);
         float2 *block_states = states + WARPS * ROWS;
         for (int i = thread; i < w.rows * DV; i += THREADS) {
@@ -176,8 +177,8 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
     }
 
     // The blocks' states, merged in the order of the splits; each block takes a share of the elements.
-    static __device__ __forceinline__ void merge_cluster(const kf_cuda_attention &a, const kf_block &w, uint32_t states, uint32_t o,
-                                                         int thread) {
+    static __device__ __forceinline__ void merge_cluster(const kf_cuda_attention &a, const kf_block &w, uint32_t states,
+                                                         uint32_t o, int thread) {
         kf_cluster_barrier();
         for (int i = thread + THREADS * kf_cluster_rank(); i < w.rows * DV; i += THREADS * a.cluster) {
             const int row = i / DV, column = i % DV;
@@ -224,10 +225,12 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
             const int32_t first = t * KEYS;
             if (first >= w.lo && first + KEYS <= w.hi) {
                 kf_load_whole_tile<KEYS, D, 32, GENERAL>(to, k_base, a.k_stride[2], first, a.D, a.aligned, lane);
-                kf_load_whole_tile<KEYS, DV, 32, GENERAL>(to + K_BYTES, v_base, a.v_stride[2], first, a.Dv, a.aligned, lane);
+                kf_load_whole_tile<KEYS, DV, 32, GENERAL>(to + K_BYTES, v_base, a.v_stride[2], first, a.Dv, a.aligned,
+                                                          lane);
             } else if (t < tiles) {
                 kf_load_tile<KEYS, D, 32, GENERAL>(to, k_base, a.k_stride[2], first, w.lo, w.hi, a.D, a.aligned, lane);
-                kf_load_tile<KEYS, DV, 32, GENERAL>(to + K_BYTES, v_base, a.v_stride[2], first, w.lo, w.hi, a.Dv, a.aligned, lane);
+                kf_load_tile<KEYS, DV, 32, GENERAL>(to + K_BYTES, v_base, a.v_stride[2], first, w.lo, w.hi, a.Dv,
+                                                    a.aligned, lane);
             }
         };
         // Groups are counted, so an empty one is committed too. q comes with the first tile, after it: what takes long to
@@ -246,7 +249,8 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
         __syncthreads(); // q and keys are there
         uint32_t q[Q_FRAGMENTS][4];
 #pragma unroll
-        for (int kk = 0; kk < Q_FRAGMENTS; kk++) kf_load_matrix(q[kk], kf_shared(memory) + kf_swizzle<D>(lane & 15, 2 * kk + (lane >> 4)));
+        for (int kk = 0; kk < Q_FRAGMENTS; kk++)
+            kf_load_matrix(q[kk], kf_shared(memory) + kf_swizzle<D>(lane & 15, 2 * kk + (lane >> 4)));
         state x;
 #pragma unroll
         for (int half = 0; half < 2; half++) x.limit[half] = -INFINITY, x.d[half] = 0.0f;
@@ -275,14 +279,16 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
             if ((lane & 3) == 0) states[warp * ROWS + row] = make_float2(m, d);
             float *to = reinterpret_cast<float *>(rings + warp * RING_BYTES) + row * DV + 2 * (lane & 3);
 #pragma unroll
-            for (int n = 0; n < DV / 8; n++) *reinterpret_cast<float2 *>(to + 8 * n) = make_float2(x.o[n][2 * half], x.o[n][2 * half + 1]);
+            for (int n = 0; n < DV / 8; n++)
+                *reinterpret_cast<float2 *>(to + 8 * n) = make_float2(x.o[n][2 * half], x.o[n][2 * half + 1]);
         }
         __syncthreads();
         finish(a, w, states, rings, thread);
     }
 };
 
-template <class P> __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) kf_decode_kernel(const __grid_constant__ kf_cuda_attention a) {
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) kf_decode_kernel(const __grid_constant__ kf_cuda_attention a) {
     P::run(a);
 }
 

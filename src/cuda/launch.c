@@ -41,8 +41,8 @@ kf_status kf_cuda_launch(const kf_cuda_device *device, const void *function, con
         attributes[config.numAttrs++] = (cudaLaunchAttribute){.id = cudaLaunchAttributeProgrammaticStreamSerialization,
                                                               .val.programmaticStreamSerializationAllowed = 1};
     if (shape->cluster > 1)
-        attributes[config.numAttrs++] = (cudaLaunchAttribute){
-            .id = cudaLaunchAttributeClusterDimension, .val.clusterDim = {(unsigned)shape->cluster, 1, 1}};
+        attributes[config.numAttrs++] = (cudaLaunchAttribute){.id = cudaLaunchAttributeClusterDimension,
+                                                              .val.clusterDim = {(unsigned)shape->cluster, 1, 1}};
     void *arguments[1] = {(void *)(uintptr_t)argument};
     return kf_cuda_check(cudaLaunchKernelExC(&config, function, arguments), what);
 }

@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(WARPS * 32) kf_merge_kernel(const __grid_const
     const int2 at = kf_block_row(a, (int32_t)(row - (int64_t)list * a.rows));
     const int32_t head = (list - b * lists) * a.heads + at.y;
     const kf_row_end end = kf_row_finish(a, head, m, d);
-    if (a.lse && threadIdx.x == 0) a.lse[b * a.lse_stride[0] + head * a.lse_stride[1] + at.x * a.lse_stride[2]] = end.lse;
+    if (a.lse && threadIdx.x == 0)
+        a.lse[b * a.lse_stride[0] + head * a.lse_stride[1] + at.x * a.lse_stride[2]] = end.lse;
     const int column = threadIdx.x;
     if (column >= a.Dv) return;
     float sum = 0.0f;

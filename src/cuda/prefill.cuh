@@ -25,7 +25,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     static constexpr bool GENERAL = GENERAL_;
     static constexpr int THREADS = WARPS * 32, WARP_ROWS = TILE / WARPS, MT = WARP_ROWS / 16;
     static constexpr int Q_BYTES = TILE * D * 2, K_BYTES = KEYS * D * 2, V_BYTES = KEYS * DV * 2;
-    static constexpr int ROW_BYTES = TILE * 8 + 16; // keys of each row, and the ends of all
+    static constexpr int ROW_BYTES = TILE * 8 + 16;    // keys of each row, and the ends of all
     static constexpr int O_BYTES = WARP_ROWS * DV * 4; // of a warp, at the end, in the place of q, k and v
     static constexpr int LOOP_BYTES = Q_BYTES + 2 * (K_BYTES + V_BYTES), END_BYTES = WARPS * O_BYTES + TILE * 16;
     static constexpr int MAIN_BYTES = LOOP_BYTES > END_BYTES ? LOOP_BYTES : END_BYTES;
@@ -144,7 +144,8 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             for (int half = 0; half < 2; half++) {
                 float most = -INFINITY;
 #pragma unroll
-                for (int n = 0; n < KEYS / 8; n++) most = fmaxf(most, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
+                for (int n = 0; n < KEYS / 8; n++)
+                    most = fmaxf(most, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
                 top[mt][half] = most * c;
                 passed |= top[mt][half] > x.limit[mt][half];
             }
@@ -152,8 +153,8 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     }
 
     // Probabilities of two neighbouring keys of a row: i counts half rows, then half blocks of 16 keys.
-    static __device__ __forceinline__ uint32_t probabilities(state &x, const scores &s, float c, const float (&origin)[MT][2],
-                                                             int kk, int mt, int i) {
+    static __device__ __forceinline__ uint32_t probabilities(state &x, const scores &s, float c,
+                                                             const float (&origin)[MT][2], int kk, int mt, int i) {
         const int n = 2 * kk + i / 2, half = i % 2;
         const float p0 = kf_probability<GENERAL>(s[mt][n][2 * half], c, origin[mt][half]);
         const float p1 = kf_probability<GENERAL>(s[mt][n][2 * half + 1], c, origin[mt][half]);
@@ -204,7 +205,8 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     };
 
     // Row `lane` of the warp: its LSE or the numbers of its partial state are written here.
-    static __device__ __forceinline__ row_end finish_row(const kf_cuda_attention &a, const kf_block &w, int row, float2 state) {
+    static __device__ __forceinline__ row_end finish_row(const kf_cuda_attention &a, const kf_block &w, int row,
+                                                         float2 state) {
         row_end end = {-1, 1.0f};
         if (row >= w.rows) return end;
         const int32_t r = w.row0 + row;
@@ -225,8 +227,8 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
 
     // o leaves through shared memory, so that what needs a row's pointer stands in the program once and not for every
     // register, and stores are whole rows. `o` is the warp's place, [WARP_ROWS][DV] floats in swizzled chunks of 16 bytes.
-    static __device__ __forceinline__ void finish(const kf_cuda_attention &a, const kf_block &w, const state &x, char *o,
-                                                  row_end *ends, int row0, int lane) {
+    static __device__ __forceinline__ void finish(const kf_cuda_attention &a, const kf_block &w, const state &x,
+                                                  char *o, row_end *ends, int row0, int lane) {
         float2 *states = reinterpret_cast<float2 *>(ends);
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
@@ -237,7 +239,8 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
                 if ((lane & 3) == 0) states[row] = make_float2(kf_maximum<GENERAL>(x.limit[mt][half]), d);
 #pragma unroll
                 for (int n = 0; n < DV / 8; n++)
-                    *reinterpret_cast<float2 *>(o + row * (DV * 4) + ((2 * n + (lane & 2) / 2) ^ (row & 3) * 2) * 16 + (lane & 1) * 8) =
+                    *reinterpret_cast<float2 *>(o + row * (DV * 4) + ((2 * n + (lane & 2) / 2) ^ (row & 3) * 2) * 16 +
+                                                (lane & 1) * 8) =
                         make_float2(x.o[mt][n][2 * half], x.o[mt][n][2 * half + 1]);
             }
         __syncwarp();
@@ -253,15 +256,16 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             const int row = i / CHUNKS, chunk = i % CHUNKS;
             const row_end end = ends[row];
             if (end.place < 0 || KF_CHUNK * chunk >= a.Dv) continue;
-            const float4 *from = reinterpret_cast<const float4 *>(o + row * (DV * 4) + (2 * chunk ^ (row & 3) * 2) * 16);
+            const float4 *from =
+                reinterpret_cast<const float4 *>(o + row * (DV * 4) + (2 * chunk ^ (row & 3) * 2) * 16);
             const float4 y0 = from[0], y1 = from[1];
             float y[KF_CHUNK] = {y0.x, y0.y, y0.z, y0.w, y1.x, y1.y, y1.z, y1.w};
 #pragma unroll
             for (int e = 0; e < KF_CHUNK; e++) y[e] *= end.factor;
             const int64_t place = end.place + KF_CHUNK * chunk;
             if (a.splits == 1 && a.o_type != KF_F32 && a.aligned) {
-                *reinterpret_cast<uint4 *>(a.o + 2 * place) = make_uint4(kf_pack<T>(y[0], y[1]), kf_pack<T>(y[2], y[3]),
-                                                                         kf_pack<T>(y[4], y[5]), kf_pack<T>(y[6], y[7]));
+                *reinterpret_cast<uint4 *>(a.o + 2 * place) = make_uint4(
+                    kf_pack<T>(y[0], y[1]), kf_pack<T>(y[2], y[3]), kf_pack<T>(y[4], y[5]), kf_pack<T>(y[6], y[7]));
                 continue;
             }
             char *to = a.splits == 1 ? a.o : reinterpret_cast<char *>(a.part_o);
@@ -289,11 +293,15 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             const int32_t first = t * KEYS;
             const uint32_t k_to = k + (t & 1) * K_BYTES, v_to = v + (t & 1) * V_BYTES;
             if (first >= w.lo && first + KEYS <= w.hi) {
-                kf_load_whole_tile<KEYS, D, THREADS, GENERAL>(k_to, k_base, a.k_stride[2], first, a.D, a.aligned, thread);
-                kf_load_whole_tile<KEYS, DV, THREADS, GENERAL>(v_to, v_base, a.v_stride[2], first, a.Dv, a.aligned, thread);
+                kf_load_whole_tile<KEYS, D, THREADS, GENERAL>(k_to, k_base, a.k_stride[2], first, a.D, a.aligned,
+                                                              thread);
+                kf_load_whole_tile<KEYS, DV, THREADS, GENERAL>(v_to, v_base, a.v_stride[2], first, a.Dv, a.aligned,
+                                                               thread);
             } else {
-                kf_load_tile<KEYS, D, THREADS, GENERAL>(k_to, k_base, a.k_stride[2], first, w.lo, w.hi, a.D, a.aligned, thread);
-                kf_load_tile<KEYS, DV, THREADS, GENERAL>(v_to, v_base, a.v_stride[2], first, w.lo, w.hi, a.Dv, a.aligned, thread);
+                kf_load_tile<KEYS, D, THREADS, GENERAL>(k_to, k_base, a.k_stride[2], first, w.lo, w.hi, a.D, a.aligned,
+                                                        thread);
+                kf_load_tile<KEYS, DV, THREADS, GENERAL>(v_to, v_base, a.v_stride[2], first, w.lo, w.hi, a.Dv,
+                                                         a.aligned, thread);
             }
             kf_copy_commit();
         };
@@ -337,16 +345,18 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     }
 };
 
-template <class P> __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) kf_prefill_kernel(const __grid_constant__ kf_cuda_attention a) {
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
+    kf_prefill_kernel(const __grid_constant__ kf_cuda_attention a) {
     P::run(a);
 }
 
 #define KF_PREFILL_ROW(T, TYPE, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL)                                             \
     {                                                                                                                  \
-        KF_CUDA_PREFILL, TYPE, D, DV, GENERAL, TILE, KEYS, (WARPS) * 32, BLOCKS,                                       \
+        KF_CUDA_PREFILL, TYPE, D, DV, GENERAL, TILE, KEYS, (WARPS)*32, BLOCKS,                                         \
             kf_prefill<T, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>::SHARED, 80,                                      \
             (const void *)kf_prefill_kernel<kf_prefill<T, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>>,                 \
-            "prefill " #TILE "x" #KEYS " D=" #D " Dv=" #DV ", mma.sync m16n8k16" \
+            "prefill " #TILE "x" #KEYS " D=" #D " Dv=" #DV ", mma.sync m16n8k16"                                       \
     }
 
 // Both dtypes, plain and general; the general ones with 16 rows a warp, for their registers.

@@ -22,22 +22,27 @@ static std::vector<kase> cases() {
     };
     const char *type_names[] = {"fp32", "fp16", "bf16"};
     // Every head dimension, both dtypes; lengths around the tiles.
-    const int dims[][2] = {{64, 64}, {128, 128}, {96, 96}, {192, 192}, {256, 256}, {192, 128}, {8, 8}, {40, 24}, {80, 80}, {112, 112}, {64, 128}, {256, 64}};
+    const int dims[][2] = {{64, 64}, {128, 128}, {96, 96}, {192, 192}, {256, 256}, {192, 128},
+                           {8, 8},   {40, 24},   {80, 80}, {112, 112}, {64, 128},  {256, 64}};
     for (int type = FP16; type <= BF16; type++)
         for (auto &d : dims)
             for (int causal = 0; causal < 2; causal++) {
-                kase c = shape(name("grid %s D=%d Dv=%d causal=%d", type_names[type], d[0], d[1], causal), type, 2, 2, 1, 193, 257, d[0], d[1]);
+                kase c = shape(name("grid %s D=%d Dv=%d causal=%d", type_names[type], d[0], d[1], causal), type, 2, 2,
+                               1, 193, 257, d[0], d[1]);
                 c.causal = causal;
                 all.push_back(c);
                 c.name = name("grid decode %s D=%d Dv=%d causal=%d", type_names[type], d[0], d[1], causal);
                 c.Nq = causal ? 3 : 1, c.H = 4, c.Hkv = 1;
                 all.push_back(c);
             }
-    const int sizes[][2] = {{1, 1}, {1, 15}, {2, 16}, {16, 17}, {17, 1}, {63, 64}, {64, 63}, {65, 129}, {127, 128}, {128, 127}, {129, 65}, {300, 1000}, {1000, 300}, {5, 0}, {1, 4096}, {4, 1023}};
+    const int sizes[][2] = {{1, 1},      {1, 15},   {2, 16},    {16, 17},   {17, 1},   {63, 64},
+                            {64, 63},    {65, 129}, {127, 128}, {128, 127}, {129, 65}, {300, 1000},
+                            {1000, 300}, {5, 0},    {1, 4096},  {4, 1023}};
     for (auto &n : sizes)
         for (int D = 64; D <= 128; D += 64)
             for (int causal = 0; causal < 2; causal++) {
-                kase c = shape(name("size Nq=%d Nk=%d D=%d causal=%d", n[0], n[1], D, causal), BF16, 1, 3, 3, n[0], n[1], D, D);
+                kase c = shape(name("size Nq=%d Nk=%d D=%d causal=%d", n[0], n[1], D, causal), BF16, 1, 3, 3, n[0],
+                               n[1], D, D);
                 c.causal = causal;
                 all.push_back(c);
             }
@@ -45,7 +50,8 @@ static std::vector<kase> cases() {
     for (int decode = 0; decode < 2; decode++)
         for (int D = 64; D <= 128; D += 64) {
             auto add = [&](const char *what, auto change) {
-                kase c = shape(name("%s %s D=%d", decode ? "decode" : "prefill", what, D), decode ? FP16 : BF16, 3, 8, 2, decode ? 2 : 200, 333, D, D);
+                kase c = shape(name("%s %s D=%d", decode ? "decode" : "prefill", what, D), decode ? FP16 : BF16, 3, 8,
+                               2, decode ? 2 : 200, 333, D, D);
                 change(c);
                 all.push_back(c);
             };
@@ -79,15 +85,18 @@ static std::vector<kase> cases() {
             add("bnhd", [](kase &c) { c.layout = LAYOUT_BNHD, c.causal = 1; });
             add("unaligned", [](kase &c) { c.layout = LAYOUT_ODD, c.causal = 1; });
             add("all", [](kase &c) {
-                c.causal = 1, c.left = 150, c.lengths = LENGTHS_MIXED, c.alibi = 1, c.softcap = 20, c.sinks = 1, c.bias = FULL, c.mask = FULL;
+                c.causal = 1, c.left = 150, c.lengths = LENGTHS_MIXED, c.alibi = 1, c.softcap = 20, c.sinks = 1,
+                c.bias = FULL, c.mask = FULL;
             });
             add("repeat", [](kase &c) { c.causal = 1; });
         }
     // The seeds' shapes, full size.
-    const int seeds[][6] = {{1, 8, 8, 512, 64, 1}, {1, 8, 8, 2048, 64, 1}, {4, 32, 32, 4096, 128, 1}, {1, 8, 8, 8192, 128, 1}, {2, 16, 16, 16384, 64, 1}, {2, 16, 16, 4096, 64, 1}};
+    const int seeds[][6] = {{1, 8, 8, 512, 64, 1},   {1, 8, 8, 2048, 64, 1},    {4, 32, 32, 4096, 128, 1},
+                            {1, 8, 8, 8192, 128, 1}, {2, 16, 16, 16384, 64, 1}, {2, 16, 16, 4096, 64, 1}};
     for (auto &n : seeds)
         for (int causal = 0; causal < 2; causal++) {
-            kase c = shape(name("seed %d,%d,%d,%d causal=%d", n[0], n[1], n[3], n[4], causal), BF16, n[0], n[1], n[2], n[3], n[3], n[4], n[4]);
+            kase c = shape(name("seed %d,%d,%d,%d causal=%d", n[0], n[1], n[3], n[4], causal), BF16, n[0], n[1], n[2],
+                           n[3], n[3], n[4], n[4]);
             c.causal = causal;
             all.push_back(c);
         }

@@ -38,11 +38,11 @@ extern "C" {
     } while (0)
 
 enum { FP32, FP16, BF16 };
-enum { LAYOUT_BHND, LAYOUT_BNHD, LAYOUT_ODD };     // ODD: rows one element apart from alignment, gaps after each
-enum { NONE, FULL, BROADCAST, HEADS };             // shapes of bias and mask
+enum { LAYOUT_BHND, LAYOUT_BNHD, LAYOUT_ODD };       // ODD: rows one element apart from alignment, gaps after each
+enum { NONE, FULL, BROADCAST, HEADS };               // shapes of bias and mask
 enum { LENGTHS_NONE, LENGTHS_MIXED, LENGTHS_SHORT }; // SHORT: among them 0 and 1
 enum { POSITIONS_NONE, POSITIONS_SHUFFLED };
-enum { HOSTILE_NO, HOSTILE_HIDDEN, HOSTILE_QUERY };  // NaN in keys that no row sees; NaN in one query
+enum { HOSTILE_NO, HOSTILE_HIDDEN, HOSTILE_QUERY }; // NaN in keys that no row sees; NaN in one query
 
 struct kase {
     const char *name;
@@ -70,8 +70,10 @@ static int size_of(int type) { return type == FP32 ? 4 : 2; }
 static tensor make(int type, int layout, int64_t b, int64_t h, int64_t n, int64_t d) {
     tensor t = {{b, h, n, d}, {}, 0, type, 4, 0, NULL};
     const int64_t row = layout == LAYOUT_ODD ? d + 3 : d;
-    if (layout == LAYOUT_BNHD) t.stride[0] = n * h * row, t.stride[1] = row, t.stride[2] = h * row;
-    else t.stride[0] = h * n * row, t.stride[1] = n * row, t.stride[2] = row;
+    if (layout == LAYOUT_BNHD)
+        t.stride[0] = n * h * row, t.stride[1] = row, t.stride[2] = h * row;
+    else
+        t.stride[0] = h * n * row, t.stride[1] = n * row, t.stride[2] = row;
     t.stride[3] = 1;
     t.offset = layout == LAYOUT_ODD ? 1 : 0;
     t.elements = b * h * n * row + t.offset;
@@ -81,7 +83,8 @@ static tensor make(int type, int layout, int64_t b, int64_t h, int64_t n, int64_
 
 static kf_tensor view(tensor &t, int ndim) {
     static const kf_dtype dtypes[] = {KF_FP32, KF_FP16, KF_BF16};
-    kf_tensor x = {t.data, {KF_DEVICE_CUDA, 0}, ndim, dtypes[t.type], t.shape, t.stride, (uint64_t)t.offset * size_of(t.type)};
+    kf_tensor x = {
+        t.data, {KF_DEVICE_CUDA, 0}, ndim, dtypes[t.type], t.shape, t.stride, (uint64_t)t.offset * size_of(t.type)};
     return x;
 }
 
@@ -93,9 +96,12 @@ __device__ __host__ inline uint64_t mix(uint64_t x) {
 }
 
 __device__ inline void store(char *data, int type, int64_t i, float x) {
-    if (type == FP32) reinterpret_cast<float *>(data)[i] = x;
-    else if (type == FP16) reinterpret_cast<__half *>(data)[i] = __float2half(x);
-    else reinterpret_cast<__nv_bfloat16 *>(data)[i] = __float2bfloat16(x);
+    if (type == FP32)
+        reinterpret_cast<float *>(data)[i] = x;
+    else if (type == FP16)
+        reinterpret_cast<__half *>(data)[i] = __float2half(x);
+    else
+        reinterpret_cast<__nv_bfloat16 *>(data)[i] = __float2bfloat16(x);
 }
 __device__ inline float load(const char *data, int type, int64_t i) {
     if (type == FP32) return reinterpret_cast<const float *>(data)[i];
@@ -115,16 +121,18 @@ __global__ void fill_normal(char *data, int type, int64_t n, uint64_t seed, floa
     }
 }
 __global__ void fill_poison(char *data, int size, int64_t n) {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n * size / 2; i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n * size / 2;
+         i += (int64_t)gridDim.x * blockDim.x)
         reinterpret_cast<uint16_t *>(data)[i] = 0xffa5;
 }
 __global__ void count_other(const char *data, int size, int64_t n, unsigned long long *count) {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n * size / 2; i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n * size / 2;
+         i += (int64_t)gridDim.x * blockDim.x)
         if (reinterpret_cast<const uint16_t *>(data)[i] != 0xffa5) atomicAdd(count, 1ull);
 }
 // NaN in rows (b, h, n) for n from lengths[b] on, and in row n where hidden[n] is set.
-__global__ void spoil_rows(char *data, int type, const int64_t *stride, int64_t offset, int64_t H, int64_t N, int64_t d, const int *lengths,
-                           const uint8_t *visible) {
+__global__ void spoil_rows(char *data, int type, const int64_t *stride, int64_t offset, int64_t H, int64_t N, int64_t d,
+                           const int *lengths, const uint8_t *visible) {
     const int64_t row = blockIdx.x, n = row % N, h = row / N % H, b = row / N / H;
     if ((!lengths || n < lengths[b]) && (!visible || visible[n])) return;
     for (int64_t c = threadIdx.x; c < d; c += blockDim.x)
@@ -143,7 +151,7 @@ struct problem {
     const float *slopes, *sinks;
     int64_t q_stride[3], k_stride[3], v_stride[3], o_stride[3];
     double scale;
-    int64_t row_step, rows; // every row_step-th row is checked
+    int64_t row_step, rows;        // every row_step-th row is checked
     double *o_oracle, *lse_oracle; // of the checked rows
 };
 
@@ -193,16 +201,20 @@ __global__ void oracle(problem a, result *r) {
     const char *q = a.q + 2 * (b * a.q_stride[0] + h * a.q_stride[1] + i * a.q_stride[2]);
     double m = a.sinks ? a.sinks[h] : -INFINITY, m_naive = m;
     for (int j = threadIdx.x; j < c.Nk; j += blockDim.x) {
-        bool sees = j < length && !(c.causal && j > p) && !(c.left >= 0 && j < p - c.left) && !(c.right >= 0 && j > p + c.right);
+        bool sees = j < length && !(c.causal && j > p) && !(c.left >= 0 && j < p - c.left) &&
+                    !(c.right >= 0 && j > p + c.right);
         const int64_t bb = c.bias == FULL || c.mask == FULL ? b : 0;
         if (sees && a.mask) {
-            const int64_t at = c.mask == BROADCAST ? j : c.mask == HEADS ? (int64_t)h * c.Nk + j : ((bb * c.H + h) * c.Nq + i) * c.Nk + j;
+            const int64_t at = c.mask == BROADCAST ? j
+                               : c.mask == HEADS   ? (int64_t)h * c.Nk + j
+                                                   : ((bb * c.H + h) * c.Nq + i) * c.Nk + j;
             sees = a.mask[at];
         }
         double bias = 0;
         if (sees && a.bias) {
-            const int64_t at = c.bias == BROADCAST ? (int64_t)i * c.Nk + j : c.bias == HEADS ? (int64_t)h * c.Nk + j
-                                                                          : ((bb * c.H + h) * c.Nq + i) * c.Nk + j;
+            const int64_t at = c.bias == BROADCAST ? (int64_t)i * c.Nk + j
+                               : c.bias == HEADS   ? (int64_t)h * c.Nk + j
+                                                   : ((bb * c.H + h) * c.Nq + i) * c.Nk + j;
             bias = load(a.bias, c.bias_type, at);
             sees = bias != -INFINITY;
         }
@@ -268,8 +280,10 @@ __global__ void oracle(problem a, result *r) {
     if (!a.lse) return;
     const double out = a.lse[row];
     reinterpret_cast<uint32_t *>(a.lse)[row] = 0xffa5ffa5u;
-    if (isnan(lse) != isnan(out) || (isinf(lse) && out != lse)) atomicAdd(&r->nans, 1ull);
-    else if (!isnan(lse) && !isinf(lse)) atomic_max(&r->lse, fabs(out - lse) / (1 + fabs(lse)));
+    if (isnan(lse) != isnan(out) || (isinf(lse) && out != lse))
+        atomicAdd(&r->nans, 1ull);
+    else if (!isnan(lse) && !isinf(lse))
+        atomic_max(&r->lse, fabs(out - lse) / (1 + fabs(lse)));
 }
 
 // ---------------------------------------------------------------------------------------------------------- one case
@@ -289,24 +303,30 @@ static std::vector<char> download(const void *from, size_t bytes) {
 
 static uint64_t seed = 1;
 
-static double ulp(int type, double x) { return ldexp(1.0, (x > 0 ? ilogb(x) : -20) - (type == FP16 ? 10 : type == BF16 ? 7 : 23)); }
+static double ulp(int type, double x) {
+    return ldexp(1.0, (x > 0 ? ilogb(x) : -20) - (type == FP16 ? 10 : type == BF16 ? 7 : 23));
+}
 
 // The CPU's oracle on the same data; the largest difference, relative to 1 + |o|.
 static double against_cpu(const kf_attention_args *on_device, const problem &a) {
     kf_attention_args args = *on_device;
-    const kf_tensor **places[] = {&args.q, &args.k, &args.v, &args.key_lengths, &args.positions, &args.alibi_slopes, &args.sinks, &args.bias, &args.mask};
+    const kf_tensor **places[] = {&args.q,           &args.k,         &args.v,
+                                  &args.key_lengths, &args.positions, &args.alibi_slopes,
+                                  &args.sinks,       &args.bias,      &args.mask};
     kf_tensor copies[9];
     std::vector<std::vector<char>> memory;
     for (int i = 0; i < 9; i++) {
         if (!*places[i]) continue;
         copies[i] = **places[i];
         int64_t reach = 1;
-        for (int d = 0; d < copies[i].ndim; d++) reach += (copies[i].shape[d] - 1) * (copies[i].strides ? copies[i].strides[d] : 0);
+        for (int d = 0; d < copies[i].ndim; d++)
+            reach += (copies[i].shape[d] - 1) * (copies[i].strides ? copies[i].strides[d] : 0);
         if (!copies[i].strides) {
             reach = 1;
             for (int d = 0; d < copies[i].ndim; d++) reach *= copies[i].shape[d];
         }
-        memory.push_back(download((char *)copies[i].data, copies[i].byte_offset + (size_t)reach * copies[i].dtype.bits / 8));
+        memory.push_back(
+            download((char *)copies[i].data, copies[i].byte_offset + (size_t)reach * copies[i].dtype.bits / 8));
         copies[i].data = memory.back().data();
         copies[i].device.type = KF_DEVICE_CPU;
         *places[i] = &copies[i];
@@ -317,8 +337,10 @@ static double against_cpu(const kf_attention_args *on_device, const problem &a) 
     std::vector<char> o_gpu = download(a.o_oracle, o.size() * 8), lse_gpu = download(a.lse_oracle, lse.size() * 8);
     double worst = 0;
     auto compare = [&](double x, double y) {
-        if (isnan(x) || isnan(y) || isinf(x) || isinf(y)) worst = fmax(worst, (isnan(x) && isnan(y)) || x == y ? 0 : INFINITY);
-        else worst = fmax(worst, fabs(x - y) / (1 + fabs(x)));
+        if (isnan(x) || isnan(y) || isinf(x) || isinf(y))
+            worst = fmax(worst, (isnan(x) && isnan(y)) || x == y ? 0 : INFINITY);
+        else
+            worst = fmax(worst, fabs(x - y) / (1 + fabs(x)));
     };
     for (size_t i = 0; i < o.size(); i++) compare(o[i], ((double *)o_gpu.data())[i]);
     for (size_t i = 0; i < lse.size(); i++) compare(lse[i], ((double *)lse_gpu.data())[i]);
@@ -327,9 +349,13 @@ static double against_cpu(const kf_attention_args *on_device, const problem &a) 
 
 static bool run_case(kf_context *context, const kase &c, int repeat) {
     std::vector<void *> to_free;
-    auto keep = [&](auto *p) { to_free.push_back((void *)p); return p; };
+    auto keep = [&](auto *p) {
+        to_free.push_back((void *)p);
+        return p;
+    };
     tensor q = make(c.type, c.layout, c.B, c.H, c.Nq, c.D), k = make(c.type, c.layout, c.B, c.Hkv, c.Nk, c.D);
-    tensor v = make(c.type, c.layout, c.B, c.Hkv, c.Nk, c.Dv), o = make(c.o_fp32 ? FP32 : c.type, c.layout, c.B, c.H, c.Nq, c.Dv);
+    tensor v = make(c.type, c.layout, c.B, c.Hkv, c.Nk, c.Dv),
+           o = make(c.o_fp32 ? FP32 : c.type, c.layout, c.B, c.H, c.Nq, c.Dv);
     for (tensor *t : {&q, &k, &v}) fill_normal<<<1024, 256>>>(t->data, t->type, t->elements, ++seed, 1.0f);
     for (tensor *t : {&q, &k, &v, &o}) keep(t->data);
     std::vector<int> lengths(c.B), positions((size_t)c.B * c.Nq);
@@ -338,22 +364,28 @@ static bool run_case(kf_context *context, const kase &c, int repeat) {
     for (size_t i = 0; i < positions.size(); i++) positions[i] = (int)(mix(seed * 7 + i) % (uint64_t)(c.Nk + 8)) - 4;
     std::vector<float> slopes(c.H), sinks(c.H);
     for (int h = 0; h < c.H; h++) slopes[h] = exp2f(-8.0f * (h + 1) / c.H), sinks[h] = (float)(h % 5) - 1.0f;
-    const int64_t mask_count = c.mask == BROADCAST ? c.Nk : c.mask == HEADS ? (int64_t)c.H * c.Nk : (int64_t)c.B * c.H * c.Nq * c.Nk;
+    const int64_t mask_count = c.mask == BROADCAST ? c.Nk
+                               : c.mask == HEADS   ? (int64_t)c.H * c.Nk
+                                                   : (int64_t)c.B * c.H * c.Nq * c.Nk;
     std::vector<uint8_t> mask(c.mask ? mask_count : 1, 1);
     if (c.mask)
         for (int64_t i = 0; i < mask_count; i++) mask[i] = mix(seed * 3 + i) % 4 != 0;
     problem a = {};
     a.c = c;
-    a.q = q.data + q.offset * 2, a.k = k.data + k.offset * 2, a.v = v.data + v.offset * 2, a.o = o.data + o.offset * size_of(o.type);
+    a.q = q.data + q.offset * 2, a.k = k.data + k.offset * 2, a.v = v.data + v.offset * 2,
+    a.o = o.data + o.offset * size_of(o.type);
     for (int i = 0; i < 3; i++)
-        a.q_stride[i] = q.stride[i], a.k_stride[i] = k.stride[i], a.v_stride[i] = v.stride[i], a.o_stride[i] = o.stride[i];
+        a.q_stride[i] = q.stride[i], a.k_stride[i] = k.stride[i], a.v_stride[i] = v.stride[i],
+        a.o_stride[i] = o.stride[i];
     int *d_lengths = keep(upload(lengths)), *d_positions = keep(upload(positions));
     a.lengths = c.lengths ? d_lengths : NULL, a.positions = c.positions ? d_positions : NULL;
     a.slopes = c.alibi ? keep(upload(slopes)) : NULL, a.sinks = c.sinks ? keep(upload(sinks)) : NULL;
     uint8_t *d_mask = keep(upload(mask));
     a.mask = c.mask ? d_mask : NULL;
-    const int64_t bias_b = c.bias == FULL ? c.B : 1, bias_h = c.bias == BROADCAST ? 1 : c.H, bias_n = c.bias == HEADS ? 1 : c.Nq;
-    tensor bias = make(c.bias ? c.bias_type : FP32, LAYOUT_BHND, c.bias ? bias_b : 1, c.bias ? bias_h : 1, c.bias ? bias_n : 1, c.bias ? c.Nk : 1);
+    const int64_t bias_b = c.bias == FULL ? c.B : 1, bias_h = c.bias == BROADCAST ? 1 : c.H,
+                  bias_n = c.bias == HEADS ? 1 : c.Nq;
+    tensor bias = make(c.bias ? c.bias_type : FP32, LAYOUT_BHND, c.bias ? bias_b : 1, c.bias ? bias_h : 1,
+                       c.bias ? bias_n : 1, c.bias ? c.Nk : 1);
     keep(bias.data);
     if (c.bias) fill_normal<<<1024, 256>>>(bias.data, bias.type, bias.elements, ++seed, 2.0f);
     a.bias = c.bias ? bias.data : NULL;
@@ -368,8 +400,10 @@ static bool run_case(kf_context *context, const kase &c, int repeat) {
         const uint8_t *columns = c.mask == BROADCAST ? a.mask : NULL;
         const int *ends = a.lengths;
         if (!ends && !columns) printf("%s: hostile without a mask\n", c.name), exit(2);
-        spoil_rows<<<c.B * c.Hkv * c.Nk, 64>>>(k.data, c.type, keep(upload(ks)), k.offset, c.Hkv, c.Nk, c.D, ends, columns);
-        spoil_rows<<<c.B * c.Hkv * c.Nk, 64>>>(v.data, c.type, keep(upload(vs)), v.offset, c.Hkv, c.Nk, c.Dv, ends, columns);
+        spoil_rows<<<c.B * c.Hkv * c.Nk, 64>>>(k.data, c.type, keep(upload(ks)), k.offset, c.Hkv, c.Nk, c.D, ends,
+                                               columns);
+        spoil_rows<<<c.B * c.Hkv * c.Nk, 64>>>(v.data, c.type, keep(upload(vs)), v.offset, c.Hkv, c.Nk, c.Dv, ends,
+                                               columns);
     }
     if (c.hostile == HOSTILE_QUERY) CUDA(cudaMemset(q.data + 2 * (q.offset + q.stride[2] * (c.Nq / 2)), 0xff, c.D * 2));
 
@@ -377,11 +411,13 @@ static bool run_case(kf_context *context, const kase &c, int repeat) {
     kf_attention_args_init(&args);
     kf_tensor tq = view(q, 4), tk = view(k, 4), tv = view(v, 4), to = view(o, 4), tb = view(bias, 4);
     const int64_t B = c.B, H = c.H, bn[2] = {c.B, c.Nq}, bhn[3] = {c.B, c.H, c.Nq};
-    const int64_t mask_shape[4] = {c.mask == FULL ? c.B : 1, c.mask == BROADCAST ? 1 : c.H, c.mask == FULL ? c.Nq : 1, c.Nk};
+    const int64_t mask_shape[4] = {c.mask == FULL ? c.B : 1, c.mask == BROADCAST ? 1 : c.H, c.mask == FULL ? c.Nq : 1,
+                                   c.Nk};
     const kf_device gpu = {KF_DEVICE_CUDA, 0};
     kf_tensor tlse = {lse_data, gpu, 3, KF_FP32, bhn, NULL, 0}, tl = {d_lengths, gpu, 1, KF_INT32, &B, NULL, 0};
     kf_tensor tp = {d_positions, gpu, 2, KF_INT32, bn, NULL, 0}, ts = {(void *)a.slopes, gpu, 1, KF_FP32, &H, NULL, 0};
-    kf_tensor tsink = {(void *)a.sinks, gpu, 1, KF_FP32, &H, NULL, 0}, tm = {d_mask, gpu, 4, KF_BOOL, mask_shape, NULL, 0};
+    kf_tensor tsink = {(void *)a.sinks, gpu, 1, KF_FP32, &H, NULL, 0},
+              tm = {d_mask, gpu, 4, KF_BOOL, mask_shape, NULL, 0};
     args.q = &tq, args.k = &tk, args.v = &tv, args.o = &to, args.scale = c.scale, args.softcap = c.softcap;
     if (c.lse) args.lse = &tlse;
     if (c.lengths) args.key_lengths = &tl;
@@ -453,8 +489,9 @@ static bool run_case(kf_context *context, const kase &c, int repeat) {
     const double l2 = r->reference > 0 ? sqrt(r->squares / r->reference) : sqrt(r->squares);
     const bool pass = r->worst <= bound && r->wrong == 0 && r->nans == 0 && left_over == 0 && same && cpu < 1e-9 &&
                       l2 < (c.type == FP16 ? 2e-3 : 1e-2) && r->lse <= 1e-3;
-    printf("%s %-44s max %.2e of %.2e  l2 %.1e  lse %.1e  over %llu nan %llu stray %llu%s%s", pass ? "ok  " : "FAIL", c.name, r->worst,
-           bound, l2, r->lse, r->wrong, r->nans, left_over, same ? "" : "  bits differ", repeat > 1 ? "  repeated" : "");
+    printf("%s %-44s max %.2e of %.2e  l2 %.1e  lse %.1e  over %llu nan %llu stray %llu%s%s", pass ? "ok  " : "FAIL",
+           c.name, r->worst, bound, l2, r->lse, r->wrong, r->nans, left_over, same ? "" : "  bits differ",
+           repeat > 1 ? "  repeated" : "");
     if (cpu >= 1e-9) printf("  cpu oracle %.1e", cpu);
     printf("\n");
     fflush(stdout);
