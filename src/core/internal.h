@@ -198,9 +198,6 @@ typedef struct kf_backend_op {
     kf_status (*prepare)(const kf_op *op);
     // Items first .. first + count - 1 of a phase. Several threads call it at the same time, each with its own worker.
     void (*run_items)(const kf_op *op, const kf_worker *worker, int32_t phase, int64_t first, int64_t count);
-    // Device backends, in the place of prepare and run_items: enqueues the operation on the context's stream. It neither
-    // allocates nor waits; what is read only at the run (lengths, slots) is read by the device.
-    kf_status (*launch)(const kf_op *op, char *workspace);
 } kf_backend_op;
 
 typedef struct kf_backend {
@@ -216,7 +213,8 @@ typedef struct kf_backend {
     // Finds the device; sets context->device and the device's part of context->info.
     kf_status (*open)(kf_context *context, const kf_context_options *options);
     void (*close)(kf_context *context);
-    // Enqueues the ops one after another; workspace is device memory.
+    // In the place of prepare and run_items: enqueues the ops one after another on the context's stream. It neither allocates
+    // nor waits; what is read only at the run (lengths, slots) is read by the device. workspace is device memory.
     kf_status (*run)(const kf_context *context, kf_op *const *ops, int64_t count, char *workspace);
     // Workspace of a plain call, in the order of the stream. NULL where there is none.
     void *(*take_workspace)(const kf_context *context, size_t bytes);

@@ -125,8 +125,10 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     const bool decode = group * n->Nq <= DECODE_ROWS;
     const int kind = decode ? KF_CUDA_DECODE : KF_CUDA_PREFILL;
     plan->plain = find_kernel(device, p, kind, 0, NULL, 0);
-    // Small tiles where large ones would leave part of the machine without work.
-    if (plan->plain && !decode && n->B * n->H * divide_up(n->Nq, plan->plain->rows) <= device->multiprocessors) {
+    // Small tiles where large ones would leave part of the machine without work. (A fixed split promises a sequence the same
+    // bits in any batch: then nothing is chosen by how many there are.)
+    if (plan->plain && !decode && !op->context->info.fixed_split &&
+        n->B * n->H * divide_up(n->Nq, plan->plain->rows) <= device->multiprocessors) {
         const kf_cuda_attention_kernel *small = find_kernel(device, p, kind, 0, plan->plain, SMALL_TILE);
         if (small) plan->plain = small;
     }
@@ -163,7 +165,8 @@ static kf_status make_plan(kf_op *op) {
     KF_TRY(choose_kernels(op, &plan));
     // Partial states are worth their memory where rows are few.
     const bool few = plan.plain->kind == KF_CUDA_DECODE ||
-                     (int64_t)plan.lists * plan.tiles * 4 <= kf_cuda(op->context)->multiprocessors;
+                     (!op->context->info.fixed_split &&
+                      (int64_t)plan.lists * plan.tiles * 4 <= kf_cuda(op->context)->multiprocessors);
     if (few)
         choose_split(op->context, plan.plain, n->Nk, &plan);
     else
@@ -251,7 +254,7 @@ static kf_cuda_attention make_argument(const kf_op *op, char *workspace) {
     return a;
 }
 
-static kf_status launch(const kf_op *op, char *workspace) {
+kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
     const attention_plan *plan = plan_of(op);
     if (!plan->plain) return KF_OK;
     const kf_cuda_device *device = kf_cuda(op->context);
@@ -270,7 +273,7 @@ static kf_status launch(const kf_op *op, char *workspace) {
     return kf_cuda_launch(device, plan->merge->function, &rows, &a, "attention: launch of the merge");
 }
 
-const kf_backend_op kf_cuda_attention_op = {.plan = make_plan, .launch = launch};
+const kf_backend_op kf_cuda_attention_op = {.plan = make_plan};
 
 bool kf_cuda_attention_support(int32_t index, kf_support_row *row) {
     for (int i = 0; i < TABLES; i++)

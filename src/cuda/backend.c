@@ -79,12 +79,16 @@ static kf_status open_device(kf_context *context, const kf_context_options *opti
 
 static void close_device(kf_context *context) { kf_free(context->device); }
 
+static kf_status (*const launches[KF_OP_COUNT])(const kf_op *op, char *workspace) = {
+    [KF_OP_ATTENTION] = kf_cuda_attention_launch,
+};
+
 static kf_status run(const kf_context *context, kf_op *const *ops, int64_t count, char *workspace) {
     const kf_cuda_device *device = kf_cuda(context);
     int before = 0;
     KF_TRY(kf_cuda_enter(device, &before));
     kf_status status = KF_OK;
-    for (int64_t i = 0; i < count && status == KF_OK; i++) status = ops[i]->backend->launch(ops[i], workspace);
+    for (int64_t i = 0; i < count && status == KF_OK; i++) status = launches[ops[i]->kind](ops[i], workspace);
     kf_cuda_leave(device, before);
     return status;
 }

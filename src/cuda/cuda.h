@@ -53,7 +53,9 @@ kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const cha
 kf_status kf_cuda_launch(const kf_cuda_device *device, const void *function, const kf_cuda_launch_shape *shape,
                          const void *argument, const char *what);
 
+// An operation of the backend: its plan, and what enqueues it.
 extern const kf_backend_op kf_cuda_attention_op; // attention.c
+kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace);
 // Row `index` of the attention kernels' table of support.
 bool kf_cuda_attention_support(int32_t index, kf_support_row *row);
 

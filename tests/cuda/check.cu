@@ -10,7 +10,7 @@
 // yardstick of FlashAttention's rule. Outputs are filled with NaN before every run; what the call has to leave alone must
 // still hold it afterwards.
 //
-//     keyfold_cuda_check [substring of a case's name] [--repeat N]
+//     keyfold_cuda_check [part of a case's name] [runs of each case, 0: the case's own] [architecture to be held to, such as 80]
 //
 // A case passes where max |o - oracle| <= 2 max |naive - oracle| + 2 ulp, |o - oracle| <= 1e-2 + 1e-2 |oracle| everywhere,
 // relative L2 < 2e-3 (fp16) or 1e-2 (bf16), |lse - oracle| <= 1e-3 (1 + |lse|), and NaN stands exactly where the oracle has it.
@@ -499,20 +499,79 @@ static bool run_case(kf_context *context, const kase &c, int repeat) {
     return pass;
 }
 
+// A captured run stays valid as lengths change: the graph's output is the plain run's, bit for bit.
+static bool check_capture() {
+    const int64_t B = 2, H = 4, Hkv = 2, Nk = 512, D = 64;
+    cudaStream_t stream;
+    CUDA(cudaStreamCreate(&stream));
+    kf_context_options options;
+    kf_context_options_init(&options);
+    options.device.type = KF_DEVICE_CUDA;
+    options.stream = stream;
+    kf_context *context = NULL;
+    kf_op *op = NULL;
+    tensor q = make(BF16, LAYOUT_BHND, B, H, 1, D), k = make(BF16, LAYOUT_BHND, B, Hkv, Nk, D),
+           v = make(BF16, LAYOUT_BHND, B, Hkv, Nk, D);
+    tensor o = make(BF16, LAYOUT_BHND, B, H, 1, D);
+    for (tensor *t : {&q, &k, &v}) fill_normal<<<64, 256>>>(t->data, t->type, t->elements, ++seed, 1.0f);
+    int *lengths = upload(std::vector<int>{512, 512});
+    kf_tensor tq = view(q, 4), tk = view(k, 4), tv = view(v, 4), to = view(o, 4);
+    kf_tensor tl = {lengths, {KF_DEVICE_CUDA, 0}, 1, KF_INT32, &B, NULL, 0};
+    kf_attention_args args;
+    kf_attention_args_init(&args);
+    args.q = &tq, args.k = &tk, args.v = &tv, args.o = &to, args.key_lengths = &tl;
+    size_t bytes = 0;
+    void *workspace = NULL;
+    bool good = kf_context_create(&options, &context) == KF_OK && kf_op_create(context, &args.head, &op) == KF_OK &&
+                kf_op_workspace_size(op, &bytes) == KF_OK;
+    CUDA(cudaMalloc(&workspace, bytes + 64));
+    CUDA(cudaDeviceSynchronize());
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    good = good && kf_op_run(op, workspace, bytes + 64) == KF_OK;
+    CUDA(cudaStreamEndCapture(stream, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    std::vector<char> before;
+    for (int a : {512, 100, 1, 0}) {
+        const int values[2] = {a, 300};
+        CUDA(cudaMemcpy(lengths, values, sizeof values, cudaMemcpyHostToDevice));
+        std::vector<char> out[2];
+        for (int direct = 0; direct < 2; direct++) {
+            fill_poison<<<64, 256>>>(o.data, 2, o.elements);
+            CUDA(cudaDeviceSynchronize());
+            if (direct)
+                good = good && kf_op_run(op, workspace, bytes + 64) == KF_OK;
+            else
+                CUDA(cudaGraphLaunch(exec, stream));
+            CUDA(cudaStreamSynchronize(stream));
+            out[direct] = download(o.data, o.elements * 2);
+        }
+        good = good && out[0] == out[1] && out[0] != before;
+        before = out[0];
+    }
+    kf_op_destroy(op);
+    kf_context_destroy(context);
+    printf("%s captured run, lengths changed\n", good ? "ok  " : "FAIL");
+    return good;
+}
+
 #include "cases.h"
 
 int main(int argc, char **argv) {
     const char *filter = argc > 1 ? argv[1] : "";
-    const int repeat_all = argc > 2 ? atoi(argv[2]) : 0;
+    const int repeat_all = argc > 2 ? atoi(argv[2]) : 0, arch = argc > 3 ? atoi(argv[3]) : 0;
     kf_context_options options;
     kf_context_options_init(&options);
     options.device.type = KF_DEVICE_CUDA;
+    options.isa = arch;
     kf_context *context = NULL;
     if (kf_context_create(&options, &context) != KF_OK) {
         printf("%s\n", kf_last_error());
         return 1;
     }
     int failed = 0, count = 0;
+    if (strstr("captured", filter)) failed += !check_capture(), count++;
     for (const kase &c : cases()) {
         if (!strstr(c.name, filter)) continue;
         const int repeat = repeat_all ? repeat_all : strstr(c.name, "repeat") ? 50 : 1;
