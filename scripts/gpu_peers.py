@@ -86,6 +86,17 @@ DECODE = [(1, 32, 32, 8192, 128), (1, 32, 8, 8192, 128), (1, 32, 8, 1024, 128), 
           (1, 32, 8, 131072, 128)]
 
 
+class Eager:
+    """Stands in for a graph where a backend's calls cannot be captured: they are enqueued one by one."""
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def replay(self):
+        for call in self.calls:
+            call()
+
+
 def capture(stream, calls, repeats):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
@@ -122,7 +133,10 @@ def measure(builds, stream, shape, nq, causal, rounds, only):
                 calls = [backend.plan(*s, causal) for s in sets]
             else:
                 calls = [lambda s=s, b=backend: sdpa(b, *s[:3], causal) for s in sets]
-            graphs[name] = capture(stream, calls, repeats)
+            if name == "cudnn" and nq == 1 and H != Hkv and B > 1:  # its captured graph faults here; long enough to hide the launches
+                graphs[name] = (Eager(calls * repeats), len(calls) * repeats)
+            else:
+                graphs[name] = capture(stream, calls, repeats)
             torch.cuda.synchronize()
             out = sets[0][3] if isinstance(backend, Keyfold) else sdpa(backend, *sets[0][:3], causal)
             torch.cuda.synchronize()

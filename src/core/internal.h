@@ -222,9 +222,7 @@ typedef struct kf_backend {
 } kf_backend;
 
 extern const kf_backend kf_backend_cpu; // src/cpu/backend.c
-#if KF_HAVE_CUDA
-extern const kf_backend kf_backend_cuda; // src/cuda/backend.c
-#endif
+extern const kf_backend kf_backend_cuda; // src/cuda/backend.c, where KF_HAVE_CUDA is 1
 
 struct kf_team;
 struct kf_cpu_table;

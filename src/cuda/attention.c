@@ -77,7 +77,7 @@ static kf_status check_problem(const kf_attention_problem *p) {
 static int64_t split_time(int64_t multiprocessors, int64_t blocks, int64_t Nk, int64_t unit, int64_t splits,
                           bool cluster, int64_t *keys) {
     *keys = divide_up(divide_up(Nk, splits), unit) * unit;
-    const int64_t merge = splits == 1 ? 0 : cluster ? START_KEYS / 4 : START_KEYS + splits / 4;
+    const int64_t merge = splits == 1 ? 0 : cluster ? START_KEYS / 4 : 2 * START_KEYS - splits / 4;
     return divide_up(blocks * divide_up(Nk, *keys), multiprocessors) * *keys + START_KEYS + merge;
 }
 

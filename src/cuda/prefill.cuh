@@ -50,23 +50,29 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
 #pragma unroll
                 for (int e = 0; e < 4; e++) s[mt][n][e] = 0.0f;
         // Fragments are loaded one step ahead of their products: the load's latency is as long as four products.
-        constexpr int N = KEYS / 16, STEPS = D / 16 * N;
+        constexpr int N = KEYS / 16, KK = D / 16;
         uint32_t a[2][MT][4], b[2][4];
 #pragma unroll
         for (int mt = 0; mt < MT; mt++) kf_load_matrix(a[0][mt], q + kf_swizzle<D>(16 * mt + qr, qc));
         kf_load_matrix(b[0], k + kf_swizzle<D>(kr, kc));
 #pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            const int kk = i / N, n = i % N, next = i + 1, kk2 = next / N, n2 = next % N;
-            if (next < STEPS) kf_load_matrix(b[next % 2], k + kf_swizzle<D>(16 * n2 + kr, 2 * kk2 + kc));
-            if (n == 0 && kk + 1 < D / 16)
+        for (int kk = 0; kk < KK; kk++) {
 #pragma unroll
-                for (int mt = 0; mt < MT; mt++)
-                    kf_load_matrix(a[(kk + 1) % 2][mt], q + kf_swizzle<D>(16 * mt + qr, 2 * (kk + 1) + qc));
+            for (int n = 0; n < N; n++) {
+                const int now = (kk * N + n) & 1;
+                if (n + 1 < N)
+                    kf_load_matrix(b[!now], k + kf_swizzle<D>(16 * (n + 1) + kr, 2 * kk + kc));
+                else if (kk + 1 < KK)
+                    kf_load_matrix(b[!now], k + kf_swizzle<D>(kr, 2 * (kk + 1) + kc));
+                if (n == 0 && kk + 1 < KK)
 #pragma unroll
-            for (int mt = 0; mt < MT; mt++) {
-                kf_mma<T>(s[mt][2 * n], a[kk % 2][mt], b[i % 2][0], b[i % 2][1]);
-                kf_mma<T>(s[mt][2 * n + 1], a[kk % 2][mt], b[i % 2][2], b[i % 2][3]);
+                    for (int mt = 0; mt < MT; mt++)
+                        kf_load_matrix(a[(kk + 1) & 1][mt], q + kf_swizzle<D>(16 * mt + qr, 2 * (kk + 1) + qc));
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++) {
+                    kf_mma<T>(s[mt][2 * n], a[kk & 1][mt], b[now][0], b[now][1]);
+                    kf_mma<T>(s[mt][2 * n + 1], a[kk & 1][mt], b[now][2], b[now][3]);
+                }
             }
         }
     }
@@ -165,7 +171,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     // p = 2^(c s - origin), d += p, o += p v. The exponentials of the next 16 keys stand between the products of these.
     static __device__ __forceinline__ void fold(state &x, scores &s, float c, uint32_t v, int lane, uint32_t seen) {
         const int vr = lane & 15, vc = lane >> 4;
-        constexpr int N = DV / 16, STEPS = KEYS / 16 * N, PARTS = MT * 4;
+        constexpr int N = DV / 16, KK = KEYS / 16, PARTS = MT * 4;
         float origin[MT][2];
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
@@ -176,25 +182,34 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
 #pragma unroll
         for (int i = 0; i < PARTS; i++) p[0][i / 4][i % 4] = probabilities(x, s, c, origin, 0, i / 4, i % 4);
 #pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            const int kk = i / N, n = i % N, next = i + 1, kk2 = next / N, n2 = next % N;
-            if (next < STEPS) kf_load_matrix_transposed(b[next % 2], v + kf_swizzle<DV>(16 * kk2 + vr, 2 * n2 + vc));
-            uint32_t(&now)[4] = b[i % 2];
-            if (GENERAL) { // no 0 * NaN from values that no row of the warp sees
-                const uint32_t bits = seen >> (4 * kk);
-                const uint32_t keep0 = (bits & 1 ? 0xffffu : 0) | (bits & 2 ? 0xffff0000u : 0);
-                const uint32_t keep1 = (bits & 4 ? 0xffffu : 0) | (bits & 8 ? 0xffff0000u : 0);
-                now[0] &= keep0, now[1] &= keep1, now[2] &= keep0, now[3] &= keep1;
-            }
+        for (int kk = 0; kk < KK; kk++) {
+            uint32_t keep[2] = {~0u, ~0u};
+            if (GENERAL) // no 0 * NaN from values that no row of the warp sees
 #pragma unroll
-            for (int mt = 0; mt < MT; mt++) {
-                kf_mma<T>(x.o[mt][2 * n], p[kk % 2][mt], now[0], now[1]);
-                kf_mma<T>(x.o[mt][2 * n + 1], p[kk % 2][mt], now[2], now[3]);
-            }
-            if (kk + 1 < KEYS / 16)
+                for (int i = 0; i < 2; i++) {
+                    const uint32_t bits = seen >> (4 * kk + 2 * i);
+                    keep[i] = (bits & 1 ? 0xffffu : 0) | (bits & 2 ? 0xffff0000u : 0);
+                }
 #pragma unroll
-                for (int j = n * PARTS / N; j < (n + 1) * PARTS / N; j++)
-                    p[(kk + 1) % 2][j / 4][j % 4] = probabilities(x, s, c, origin, kk + 1, j / 4, j % 4);
+            for (int n = 0; n < N; n++) {
+                const int now = (kk * N + n) & 1;
+                if (n + 1 < N)
+                    kf_load_matrix_transposed(b[!now], v + kf_swizzle<DV>(16 * kk + vr, 2 * (n + 1) + vc));
+                else if (kk + 1 < KK)
+                    kf_load_matrix_transposed(b[!now], v + kf_swizzle<DV>(16 * (kk + 1) + vr, vc));
+                if (GENERAL)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) b[now][i] &= keep[i & 1];
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++) {
+                    kf_mma<T>(x.o[mt][2 * n], p[kk & 1][mt], b[now][0], b[now][1]);
+                    kf_mma<T>(x.o[mt][2 * n + 1], p[kk & 1][mt], b[now][2], b[now][3]);
+                }
+#pragma unroll
+                for (int j = 0; j < PARTS; j++) // spread over the steps
+                    if (kk + 1 < KK && j * N / PARTS == n)
+                        p[(kk + 1) & 1][j / 4][j % 4] = probabilities(x, s, c, origin, kk + 1, j / 4, j % 4);
+            }
         }
     }
 
