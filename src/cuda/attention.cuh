@@ -26,6 +26,9 @@
 // p stays below 2^8, far from the end of fp16; each factor of 2 costs nothing in a floating-point sum.
 #define KF_SLACK 8.0f
 
+// What exponents are taken relative to. Where all scores are -inf, so is m, and -inf - -inf would be NaN: then 0.
+__device__ __forceinline__ float kf_part_origin(float m) { return m == -INFINITY ? 0.0f : m; }
+
 __device__ __forceinline__ float kf_origin(float limit) { return limit == -INFINITY ? 0.0f : limit - KF_SLACK; }
 __device__ __forceinline__ float kf_limit(float m) { return m == -INFINITY ? -INFINITY : m + KF_SLACK; }
 
@@ -285,11 +288,9 @@ struct kf_row_end {
 
 // origin and d of all keys -> the factor and the LSE. The sink, where there is one, joins here.
 __device__ __forceinline__ kf_row_end kf_row_finish(const kf_cuda_attention &a, int32_t head, float m, float d) {
-    kf_state state = {m, d};
-    float weight = 1.0f;
-    if (a.sinks) state = kf_state_add_sink(state, a.sinks[head], &weight);
-    kf_row_end end = {weight * kf_state_normaliser(state), -INFINITY};
-    if (a.lse) end.lse = kf_state_lse(state);
+    const kf_state state = {m, d}; // m in units of log2: its factor is 1
+    kf_row_end end;
+    end.factor = kf_state_finish(1.0f, state, a.sinks ? a.sinks + head : NULL, a.lse ? &end.lse : NULL);
     return end;
 }
 

@@ -152,7 +152,7 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
             element all = {-INFINITY, 0.0f, 0.0f};
 #pragma unroll
             for (int s = 0; s < WARPS; s++) all.m = fmaxf(all.m, states[s * ROWS + row].x);
-            const float origin = kf_state_origin(all.m);
+            const float origin = kf_part_origin(all.m);
 #pragma unroll
             for (int s = 0; s < WARPS; s++) {
                 const float2 part = states[s * ROWS + row];
@@ -194,7 +194,7 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
             }
 #pragma unroll
             for (int s = 0; s < MOST_CLUSTER; s++) all.m = fmaxf(all.m, m[s]);
-            const float origin = kf_state_origin(all.m);
+            const float origin = kf_part_origin(all.m);
 #pragma unroll
             for (int s = 0; s < MOST_CLUSTER; s++) {
                 const float weight = kf_exp2_fast(m[s] - origin);

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(WARPS * 32) kf_merge_kernel(const __grid_const
     float m = -INFINITY;
     for (int s = lane; s < a.splits; s += 32) m = fmaxf(m, states[s].x);
     for (int step = 16; step; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, step));
-    const float origin = kf_state_origin(m);
+    const float origin = kf_part_origin(m);
     float o[LANE_COLUMNS] = {}, d = 0.0f;
 #pragma unroll 4
     for (int s = warp; s < a.splits; s += WARPS) {
