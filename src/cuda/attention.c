@@ -72,13 +72,14 @@ static kf_status check_problem(const kf_attention_problem *p) {
     return KF_OK;
 }
 
-// Time of a cut into `splits`, in keys that a multiprocessor could have read: what the busiest one reads (one block saturates
-// it as well as two do), what it costs to start a block, and the merge.
-static int64_t split_time(int64_t multiprocessors, int64_t blocks, int64_t Nk, int64_t unit, int64_t splits,
-                          bool cluster, int64_t *keys) {
+// Time of a cut into `splits`, in keys that a multiprocessor could have read: what the busiest one reads (a little slower where
+// it has fewer blocks than it could), what it costs to start a block, and the merge: a second kernel's is dear.
+static int64_t split_time(int64_t multiprocessors, const kf_cuda_attention_kernel *kernel, int64_t blocks, int64_t Nk,
+                          int64_t unit, int64_t splits, bool cluster, int64_t *keys) {
     *keys = divide_up(divide_up(Nk, splits), unit) * unit;
-    const int64_t merge = splits == 1 ? 0 : cluster ? START_KEYS / 4 : 2 * START_KEYS - splits / 4;
-    return divide_up(blocks * divide_up(Nk, *keys), multiprocessors) * *keys + START_KEYS + merge;
+    const int64_t merge = splits == 1 ? 0 : cluster ? START_KEYS / 4 : 2 * START_KEYS;
+    const int64_t rounds = divide_up(blocks * divide_up(Nk, *keys), multiprocessors);
+    return rounds * *keys + (rounds < kernel->blocks ? *keys / 64 : 0) + START_KEYS + merge;
 }
 
 static void choose_split(const kf_context *context, const kf_cuda_attention_kernel *kernel, int64_t Nk,
@@ -98,10 +99,11 @@ static void choose_split(const kf_context *context, const kf_cuda_attention_kern
     int64_t best = INT64_MAX;
     for (int64_t splits = 1; splits <= MOST_SPLITS; splits++) {
         int64_t keys = 0;
-        // A cluster has as many blocks as it is launched with: splits that hold no keys are among them.
-        const bool cluster =
-            decode && kf_cuda_is_hopper(device) && splits > 1 && splits <= MOST_CLUSTER && (splits & (splits - 1)) == 0;
-        const int64_t time = split_time(device->multiprocessors, blocks, Nk, unit, splits, cluster, &keys);
+        // A cluster has as many blocks as it is launched with: splits that hold no keys are among them. Not more clusters
+        // than find room at once: with two blocks a multiprocessor 32 clusters of 8 took a second round.
+        const bool cluster = decode && kf_cuda_is_hopper(device) && splits > 1 && splits <= MOST_CLUSTER &&
+                             (splits & (splits - 1)) == 0 && blocks * splits <= device->multiprocessors;
+        const int64_t time = split_time(device->multiprocessors, kernel, blocks, Nk, unit, splits, cluster, &keys);
         if (time >= best) continue;
         best = time;
         plan->split = (int32_t)keys;
