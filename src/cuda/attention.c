@@ -79,7 +79,8 @@ static int64_t split_time(int64_t multiprocessors, const kf_cuda_attention_kerne
     *keys = divide_up(divide_up(Nk, splits), unit) * unit;
     const int64_t merge = splits == 1 ? 0 : cluster ? START_KEYS / 4 : 2 * START_KEYS;
     const int64_t rounds = divide_up(blocks * divide_up(Nk, *keys), multiprocessors);
-    return rounds * *keys + (rounds < kernel->blocks ? *keys / 64 : 0) + START_KEYS + merge;
+    const int64_t starts = divide_up(rounds, kernel->blocks); // one after another
+    return rounds * *keys + (rounds < kernel->blocks ? *keys / 64 : 0) + starts * START_KEYS + merge;
 }
 
 static void choose_split(const kf_context *context, const kf_cuda_attention_kernel *kernel, int64_t Nk,
