@@ -72,15 +72,14 @@ static kf_status check_problem(const kf_attention_problem *p) {
     return KF_OK;
 }
 
-// Time of a cut into `splits`, in keys that a multiprocessor could have read: what the busiest one reads (a little slower where
-// it has fewer blocks than it could), what it costs to start a block, and the merge: a second kernel's is dear.
+// Time of a cut into `splits`, in keys that a multiprocessor could have read: what the busiest one reads (one block reads as
+// fast as two), what it costs to start blocks, one after another, and the merge: a second kernel's is dear.
 static int64_t split_time(int64_t multiprocessors, const kf_cuda_attention_kernel *kernel, int64_t blocks, int64_t Nk,
                           int64_t unit, int64_t splits, bool cluster, int64_t *keys) {
     *keys = divide_up(divide_up(Nk, splits), unit) * unit;
     const int64_t merge = splits == 1 ? 0 : cluster ? START_KEYS / 4 : 2 * START_KEYS;
     const int64_t rounds = divide_up(blocks * divide_up(Nk, *keys), multiprocessors);
-    const int64_t starts = divide_up(rounds, kernel->blocks); // one after another
-    return rounds * *keys + (rounds < kernel->blocks ? *keys / 64 : 0) + starts * START_KEYS + merge;
+    return rounds * *keys + divide_up(rounds, kernel->blocks) * START_KEYS + merge;
 }
 
 static void choose_split(const kf_context *context, const kf_cuda_attention_kernel *kernel, int64_t Nk,
