@@ -11,6 +11,8 @@ PREFIX ?= /usr/local
 CMAKE ?= cmake
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
+# The CUDA backend takes minutes to build: by itself only where a device is. CUDA=ON builds it anywhere that nvcc is.
+CUDA ?= $(if $(wildcard /dev/nvidiactl),AUTO,OFF)
 ARGS ?=
 SOURCES = git ls-files '*.c' '*.h'
 
@@ -18,7 +20,7 @@ all: configure
 	@$(CMAKE) --build $(BUILD) -j $(JOBS)
 
 configure:
-	@$(CMAKE) -S . -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_ARGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@$(CMAKE) -S . -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX) -DKEYFOLD_CUDA=$(CUDA) $(CMAKE_ARGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
 
 demo: all
 	@sh scripts/run-demo.sh $(BUILD)

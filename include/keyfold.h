@@ -150,7 +150,8 @@ typedef struct kf_context_options {
     uint32_t size;      /* sizeof(kf_context_options), set by init */
     int32_t threads;    /* 0: as many as the process may run on; fewer where no more can be made */
     kf_device device;   /* {KF_DEVICE_CPU, 0} by default */
-    int32_t isa;        /* kf_isa: the highest one to use; one that the CPU lacks is KF_UNSUPPORTED */
+    int32_t isa;        /* kf_isa: the highest one to use; one that the CPU lacks is KF_UNSUPPORTED. On CUDA: 0, or a compute capability
+                           times ten (80, 86, 90) to whose features and shared memory the kernels are held */
     int32_t fixed_split; /* not 0: split length is one constant, so that a sequence's bits do not depend on the batch either */
     void *stream;       /* a cudaStream_t on CUDA; NULL on the CPU */
 } kf_context_options;
@@ -256,7 +257,10 @@ typedef struct kf_softmax_args {
  * Query head h uses KV head h / (H / Hkv).
  *
  * What the mask hides from a row changes nothing in it, whatever its bits (NaN, inf). NaN in a visible key or in a query reaches
- * exactly the rows that see it. Keys at j >= key_length[b] are never read. */
+ * exactly the rows that see it. Keys at j >= key_length[b] are never read.
+ *
+ * On CUDA: lengths and positions stay on the device, so a captured run stays valid as they change; a length out of range is taken as
+ * the nearest in range. NaN or infinity in a value that some, but not all, of up to 128 neighbouring rows see may reach all of them. */
 enum {
     KF_ATTENTION_CAUSAL = 1u << 0,
     KF_ATTENTION_WINDOW_LEFT = 1u << 1,  /* window_left holds */
@@ -506,7 +510,7 @@ KF_API void kf_sequence_destroy(kf_sequence *sequence);
 typedef struct kf_support_row {
     uint32_t size;     /* set by the caller to sizeof(kf_support_row) */
     int32_t kind;      /* kf_op_kind */
-    const char *backend; /* "cpu" */
+    const char *backend; /* "cpu" or "cuda" */
     int32_t isa;       /* kf_isa, 0 where it does not apply */
     int32_t available; /* not 0: this machine can run it */
     const char *dtypes; /* such as "fp32 fp16 bf16" */

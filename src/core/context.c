@@ -99,10 +99,30 @@ static kf_status read_options(const kf_context_options *given, kf_context_option
     if (out->threads < 0 || out->threads > MOST_THREADS)
         return kf_fail(KF_INVALID_ARGUMENT, "context: threads is %d; allowed: 0 (all) to %d", (int)out->threads,
                        MOST_THREADS);
-    if (out->device.type == KF_DEVICE_CUDA) return kf_fail(KF_UNSUPPORTED, "context: this build has no CUDA backend");
-    if (out->device.type != KF_DEVICE_CPU)
-        return kf_fail(KF_UNSUPPORTED, "context: device type is %d; this build has 1 (CPU)", (int)out->device.type);
-    if (out->stream) return kf_fail(KF_INVALID_ARGUMENT, "context: stream is given; the CPU has none");
+    if (out->device.type == KF_DEVICE_CPU && out->stream)
+        return kf_fail(KF_INVALID_ARGUMENT, "context: stream is given; the CPU has none");
+    return KF_OK;
+}
+
+static kf_status choose_backend(kf_device device, const kf_backend **backend) {
+    *backend = device.type == KF_DEVICE_CPU ? &kf_backend_cpu : NULL;
+#if KF_HAVE_CUDA
+    if (device.type == KF_DEVICE_CUDA) *backend = &kf_backend_cuda;
+#endif
+    if (*backend) return KF_OK;
+    if (device.type == KF_DEVICE_CUDA) return kf_fail(KF_UNSUPPORTED, "context: this build has no CUDA backend");
+    return kf_fail(KF_UNSUPPORTED, "context: device type is %d; allowed: 1 (CPU), 2 (CUDA)", (int)device.type);
+}
+
+static kf_status open_cpu(kf_context *made, const kf_context_options *o) {
+    kf_isa isa = KF_ISA_SCALAR;
+    KF_TRY(choose_isa(o->isa, &isa));
+    made->team = kf_team_create(o->threads ? o->threads : usable_threads());
+    if (!made->team) return kf_fail(KF_OUT_OF_MEMORY, "context_create: no memory for the team of threads");
+    made->cpu = kf_cpu_table_get(isa);
+    made->info.threads = kf_team_size(made->team);
+    made->info.isa = isa;
+    cpu_name(made->info.name);
     return KF_OK;
 }
 
@@ -110,31 +130,26 @@ kf_status kf_context_create(const kf_context_options *options, kf_context **cont
     if (!context) return kf_fail(KF_INVALID_ARGUMENT, "context_create: context is NULL");
     *context = NULL;
     kf_context_options o;
-    kf_isa isa = KF_ISA_SCALAR;
+    const kf_backend *backend = NULL;
     KF_TRY(read_options(options, &o));
-    KF_TRY(choose_isa(o.isa, &isa));
+    KF_TRY(choose_backend(o.device, &backend));
     kf_context *made = kf_alloc(sizeof *made);
     if (!made) return kf_fail(KF_OUT_OF_MEMORY, "context_create: no memory for %zu bytes", sizeof *made);
     memset(made, 0, sizeof *made);
-    made->team = kf_team_create(o.threads ? o.threads : usable_threads());
-    if (!made->team) {
+    made->backend = backend;
+    made->info =
+        (kf_context_info){.size = sizeof made->info, .threads = 1, .device = o.device, .fixed_split = o.fixed_split};
+    kf_status status = backend->open ? backend->open(made, &o) : open_cpu(made, &o);
+    if (status == KF_OK)
+        *context = made;
+    else
         kf_free(made);
-        return kf_fail(KF_OUT_OF_MEMORY, "context_create: no memory for the team of threads");
-    }
-    made->backend = &kf_backend_cpu;
-    made->cpu = kf_cpu_table_get(isa);
-    made->info = (kf_context_info){.size = sizeof made->info,
-                                   .threads = kf_team_size(made->team),
-                                   .device = o.device,
-                                   .isa = isa,
-                                   .fixed_split = o.fixed_split};
-    cpu_name(made->info.name);
-    *context = made;
-    return KF_OK;
+    return status;
 }
 
 void kf_context_destroy(kf_context *context) {
     if (!context) return;
+    if (context->backend->close) context->backend->close(context);
     kf_team_destroy(context->team);
     kf_free(context);
 }
@@ -153,7 +168,12 @@ kf_status kf_support(int32_t index, kf_support_row *row) {
     if (!row) return kf_fail(KF_INVALID_ARGUMENT, "support: row is NULL");
     if (row->size != sizeof *row)
         return kf_fail(KF_INVALID_ARGUMENT, "support: row->size is %u; published: %zu", row->size, sizeof *row);
-    if (index < 0 || !kf_backend_cpu.support(index, row))
-        return kf_fail(KF_INVALID_ARGUMENT, "support: index is %d; there is no such row", (int)index);
-    return KF_OK;
+    if (index >= 0 && kf_backend_cpu.support(index, row)) return KF_OK;
+#if KF_HAVE_CUDA
+    int32_t rows_before = 0;
+    kf_support_row unused = {.size = sizeof unused};
+    while (kf_backend_cpu.support(rows_before, &unused)) rows_before++;
+    if (index >= rows_before && kf_backend_cuda.support(index - rows_before, row)) return KF_OK;
+#endif
+    return kf_fail(KF_INVALID_ARGUMENT, "support: index is %d; there is no such row", (int)index);
 }

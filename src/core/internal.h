@@ -209,9 +209,20 @@ typedef struct kf_backend {
                              kf_weight *packed);
     // Row `index` of kf_support for this backend; false past the end.
     bool (*support)(int32_t index, kf_support_row *row);
+    // Device backends only (NULL on the CPU, whose ops are run by the team).
+    // Finds the device; sets context->device and the device's part of context->info.
+    kf_status (*open)(kf_context *context, const kf_context_options *options);
+    void (*close)(kf_context *context);
+    // In the place of prepare and run_items: enqueues the ops one after another on the context's stream. It neither allocates
+    // nor waits; what is read only at the run (lengths, slots) is read by the device. workspace is device memory.
+    kf_status (*run)(const kf_context *context, kf_op *const *ops, int64_t count, char *workspace);
+    // Workspace of a plain call, in the order of the stream. NULL where there is none.
+    void *(*take_workspace)(const kf_context *context, size_t bytes);
+    void (*give_workspace)(const kf_context *context, void *workspace);
 } kf_backend;
 
 extern const kf_backend kf_backend_cpu; // src/cpu/backend.c
+extern const kf_backend kf_backend_cuda; // src/cuda/backend.c, where KF_HAVE_CUDA is 1
 
 struct kf_team;
 struct kf_cpu_table;
@@ -221,6 +232,7 @@ struct kf_context {
     const kf_backend *backend;
     const struct kf_cpu_table *cpu; // the kernels of info.isa
     struct kf_team *team;
+    void *device; // a device backend's own
 };
 
 struct kf_op {

@@ -32,6 +32,7 @@ kf_status kf_run_workspace_size(const kf_context *context, size_t shared_bytes, 
 // Checks the workspace, sets run->workspace, checks and prepares every op.
 kf_status kf_run_prepare(const char *what, kf_run *run, void *workspace, size_t bytes);
 
-void kf_run_execute(kf_run *run);
+// On the team, or enqueued on the device's stream.
+kf_status kf_run_execute(kf_run *run);
 
 #endif

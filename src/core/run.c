@@ -112,7 +112,9 @@ static void member(void *argument, int32_t index, int32_t count) {
     if (cpu->thread_end) cpu->thread_end();
 }
 
-void kf_run_execute(kf_run *run) {
+kf_status kf_run_execute(kf_run *run) {
+    const kf_backend *backend = run->context->backend;
+    if (backend->run) return backend->run(run->context, run->ops, run->count, run->workspace);
     int64_t most = 0;
     for (int64_t i = 0; i < run->count; i++)
         for (int32_t phase = 0; phase < KF_MAX_PHASES; phase++) {
@@ -124,6 +126,7 @@ void kf_run_execute(kf_run *run) {
         member(run, 0, 1); // nothing to share: the others sleep on
     else
         kf_team_run(run->context->team, member, run);
+    return KF_OK;
 }
 
 static kf_run run_of(kf_op *const *op, kf_counter *counters) {
@@ -145,8 +148,22 @@ kf_status kf_op_run(kf_op *op, void *workspace, size_t bytes) {
     kf_counter counters[KF_MAX_PHASES];
     kf_run run = run_of(&op, counters);
     KF_TRY(kf_run_prepare("op_run", &run, workspace, bytes));
-    kf_run_execute(&run);
-    return KF_OK;
+    return kf_run_execute(&run);
+}
+
+// Workspace of a plain call: from the heap, or the device's in the order of its stream.
+static void *take_workspace(const kf_context *context, size_t bytes) {
+    const kf_backend *backend = context->backend;
+    return backend->take_workspace ? backend->take_workspace(context, bytes) : kf_alloc(bytes);
+}
+
+static void give_workspace(const kf_context *context, void *workspace) {
+    const kf_backend *backend = context->backend;
+    if (!workspace) return;
+    if (backend->give_workspace)
+        backend->give_workspace(context, workspace);
+    else
+        kf_free(workspace);
 }
 
 kf_status kf_run_once(const kf_context *context, const kf_args *args, kf_op_kind kind) {
@@ -159,25 +176,33 @@ kf_status kf_run_once(const kf_context *context, const kf_args *args, kf_op_kind
     KF_TRY(kf_op_init(&op, context, args));
     KF_TRY(kf_op_workspace_size(&op, &bytes));
     void *workspace = NULL;
-    if (bytes && !(workspace = kf_alloc(bytes)))
+    if (bytes && !(workspace = take_workspace(context, bytes)))
         return kf_fail(KF_OUT_OF_MEMORY, "%s: no memory for a workspace of %zu bytes", kf_op_kind_string((int)kind),
                        bytes);
     kf_status status = kf_op_run(&op, workspace, bytes);
-    kf_free(workspace);
+    give_workspace(context, workspace);
     return status;
 }
 
 // ------------------------------------------------------------------------------------------- for callers with their
 // own threads
 
+static kf_status check_has_items(const char *what, const kf_op *op) {
+    if (!op->context->backend->run) return KF_OK;
+    return kf_fail(KF_UNSUPPORTED, "%s: the %s backend has no work items for threads; use op_run", what,
+                   op->context->backend->name);
+}
+
 kf_status kf_op_phase_count(const kf_op *op, int32_t *phases) {
     if (!op || !phases) return kf_fail(KF_INVALID_ARGUMENT, "op_phase_count: %s is NULL", op ? "phases" : "op");
+    KF_TRY(check_has_items("op_phase_count", op));
     *phases = op->plan.phases;
     return KF_OK;
 }
 
 static kf_status check_phase(const char *what, const kf_op *op, int32_t phase) {
     if (!op) return kf_fail(KF_INVALID_ARGUMENT, "%s: op is NULL", what);
+    KF_TRY(check_has_items(what, op));
     if (phase >= 0 && phase < op->plan.phases) return KF_OK;
     return kf_fail(KF_INVALID_ARGUMENT, "%s: phase is %d; the op has %d", what, (int)phase, (int)op->plan.phases);
 }
@@ -191,6 +216,7 @@ kf_status kf_op_item_count(const kf_op *op, int32_t phase, int64_t *items) {
 
 kf_status kf_op_prepare(kf_op *op, void *workspace, size_t bytes) {
     if (!op) return kf_fail(KF_INVALID_ARGUMENT, "op_prepare: op is NULL");
+    KF_TRY(check_has_items("op_prepare", op));
     kf_run run = run_of(&op, NULL);
     return kf_run_prepare("op_prepare", &run, workspace, bytes);
 }

@@ -80,6 +80,5 @@ kf_status kf_sequence_run(kf_sequence *sequence, void *workspace, size_t bytes) 
     if (!sequence) return kf_fail(KF_INVALID_ARGUMENT, "sequence_run: sequence is NULL");
     kf_run run = run_of(sequence);
     KF_TRY(kf_run_prepare("sequence_run", &run, workspace, bytes));
-    if (run.count) kf_run_execute(&run);
-    return KF_OK;
+    return run.count ? kf_run_execute(&run) : KF_OK;
 }

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Attention on CUDA: which kernel, which tiles, how many splits; and the launches.
+//
+//     rows <= 16 of a KV head (queries times heads of the group)    decode: one tile, keys split over the machine
+//     otherwise                                                     prefill: tiles of 64 or 128 rows
+//
+// The plan depends on the shape and the device alone. Lengths and positions stay on the device: a length out of range is
+// taken as the nearest in range, for nothing here may wait to look at it.
+#include "cuda/attention.h"
+#include "cuda/cuda.h"
+
+#include <string.h>
+
+enum {
+    DECODE_ROWS = 16,   // of the decode kernel's tile
+    SMALL_TILE = 64,    // rows
+    FIXED_SPLIT = 1024, // keys of a split where the context asks for one length
+    START_KEYS = 64,    // what starting a block and writing its state costs a decode, in keys that it could have read
+    MOST_SPLITS = 256,
+    MOST_CLUSTER = 8, // blocks that merge through shared memory: 16 of them took 1 us longer to start than 8
+    SECTION_BYTES =
+        40 << 20, // keys and values that tiles running side by side read: they should stay in an L2 of 50 MB
+};
+
+typedef struct attention_plan {
+    const kf_cuda_attention_kernel *plain, *general; // the same tiles
+    const kf_cuda_attention_kernel *merge;
+    int32_t heads, rows, lists, tiles, section, split, splits, cluster;
+    int64_t part_floats; // of o in the workspace, before the states
+} attention_plan;
+kf_static_assert(sizeof(attention_plan) <= sizeof((kf_plan *)0)->word, "the plan's words hold it");
+
+static const attention_plan *plan_of(const kf_op *op) { return (const attention_plan *)op->plan.word; }
+
+static const kf_cuda_attention_kernel *const tables[] = {
+    kf_cuda_prefill_64,  kf_cuda_prefill_96, kf_cuda_prefill_128, kf_cuda_prefill_192,
+    kf_cuda_prefill_256, kf_cuda_decode_64,  kf_cuda_decode_128,  kf_cuda_decode_256,
+};
+enum { TABLES = sizeof tables / sizeof *tables };
+
+// The first kernel of the tables (narrow ones stand before wide ones) that fits. With `like`: one for the same head
+// dimensions with tiles of `rows` rows.
+static const kf_cuda_attention_kernel *find_kernel(const kf_cuda_device *device, const kf_attention_problem *p,
+                                                   int kind, int general, const kf_cuda_attention_kernel *like,
+                                                   int rows) {
+    for (int i = 0; i < TABLES; i++)
+        for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++)
+            if (row->kind == kind && row->type == p->q.type && row->general == general && row->D >= p->options.D &&
+                row->Dv >= p->options.Dv && row->shared <= device->shared_limit && row->arch_min <= device->arch &&
+                (!like || (row->D == like->D && row->Dv == like->Dv && row->rows == rows)))
+                return row;
+    return NULL;
+}
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static kf_status check_problem(const kf_attention_problem *p) {
+    const struct kf_attention_options *n = &p->options;
+    if ((p->q.type != KF_TYPE_F16 && p->q.type != KF_TYPE_BF16) || p->k.type != p->q.type)
+        return kf_fail(KF_UNSUPPORTED,
+                       "attention: q is %s and k is %s; the cuda backend has fp16 and bf16, the same for both",
+                       kf_type_name(p->q.type), kf_type_name(p->k.type));
+    if (n->rope_q || n->rope_k)
+        return kf_fail(KF_UNSUPPORTED, "attention: a ROPE flag is set; the cuda backend does not rotate at load yet");
+    const int64_t limit = INT32_MAX - 1024; // tile arithmetic is 32-bit; addresses are not
+    if (n->Nk > limit || n->Nq > limit / (n->H ? n->H : 1) || n->B > limit / (n->H ? n->H : 1))
+        return kf_fail(KF_UNSUPPORTED,
+                       "attention: B = %lld, H = %lld, Nq = %lld, Nk = %lld; the cuda backend allows products "
+                       "B H and H Nq, and Nk, up to %lld",
+                       (long long)n->B, (long long)n->H, (long long)n->Nq, (long long)n->Nk, (long long)limit);
+    return KF_OK;
+}
+
+// Time of a cut into `splits`, in keys that a multiprocessor could have read: what the busiest one reads (one block reads as
+// fast as two), what it costs to start blocks, one after another, and the merge: a second kernel's is dear.
+static int64_t split_time(int64_t multiprocessors, const kf_cuda_attention_kernel *kernel, int64_t blocks, int64_t Nk,
+                          int64_t unit, int64_t splits, bool cluster, int64_t *keys) {
+    *keys = divide_up(divide_up(Nk, splits), unit) * unit;
+    const int64_t merge = splits == 1 ? 0 : cluster ? START_KEYS / 4 : 2 * START_KEYS;
+    const int64_t rounds = divide_up(blocks * divide_up(Nk, *keys), multiprocessors);
+    return rounds * *keys + divide_up(rounds, kernel->blocks) * START_KEYS + merge;
+}
+
+static void choose_split(const kf_context *context, const kf_cuda_attention_kernel *kernel, int64_t Nk,
+                         attention_plan *plan) {
+    const kf_cuda_device *device = kf_cuda(context);
+    const int64_t blocks = (int64_t)plan->lists * plan->tiles;
+    const bool decode = kernel->kind == KF_CUDA_DECODE;
+    const int64_t unit = decode ? kernel->keys * (kernel->threads / 32) : kernel->keys;
+    if (Nk < 1) Nk = 1;
+    plan->cluster = 1;
+    plan->split = (int32_t)(divide_up(Nk, unit) * unit);
+    if (context->info.fixed_split) {
+        plan->split = FIXED_SPLIT;
+        plan->splits = (int32_t)divide_up(Nk, plan->split);
+        return;
+    }
+    int64_t best = INT64_MAX;
+    for (int64_t splits = 1; splits <= MOST_SPLITS; splits++) {
+        int64_t keys = 0;
+        // A cluster has as many blocks as it is launched with: splits that hold no keys are among them. Not more clusters
+        // than find room at once: with two blocks a multiprocessor 32 clusters of 8 took a second round.
+        const bool cluster = decode && kf_cuda_is_hopper(device) && splits > 1 && splits <= MOST_CLUSTER &&
+                             (splits & (splits - 1)) == 0 && blocks * splits <= device->multiprocessors;
+        const int64_t time = split_time(device->multiprocessors, kernel, blocks, Nk, unit, splits, cluster, &keys);
+        if (time >= best) continue;
+        best = time;
+        plan->split = (int32_t)keys;
+        plan->cluster = cluster ? (int32_t)splits : 1;
+        plan->splits = cluster ? (int32_t)splits : (int32_t)divide_up(Nk, keys);
+    }
+}
+
+static void cut_rows(const struct kf_attention_options *n, int64_t heads, int64_t tile_rows, attention_plan *plan) {
+    plan->heads = (int32_t)heads;
+    plan->rows = (int32_t)(heads * n->Nq);
+    plan->lists = (int32_t)(n->B * (n->H / heads));
+    plan->tiles = (int32_t)divide_up(plan->rows, tile_rows);
+}
+
+static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
+    const kf_attention_problem *p = &op->problem.attention;
+    const struct kf_attention_options *n = &p->options;
+    const kf_cuda_device *device = kf_cuda(op->context);
+    const int64_t group = n->H / n->Hkv;
+    const bool decode = group * n->Nq <= DECODE_ROWS;
+    const int kind = decode ? KF_CUDA_DECODE : KF_CUDA_PREFILL;
+    plan->plain = find_kernel(device, p, kind, 0, NULL, 0);
+    // Small tiles where large ones would leave part of the machine without work. (A fixed split promises a sequence the same
+    // bits in any batch: then nothing is chosen by how many there are.)
+    if (plan->plain && !decode && !op->context->info.fixed_split &&
+        n->B * n->H * divide_up(n->Nq, plan->plain->rows) <= device->multiprocessors) {
+        const kf_cuda_attention_kernel *small = find_kernel(device, p, kind, 0, plan->plain, SMALL_TILE);
+        if (small) plan->plain = small;
+    }
+    if (plan->plain) plan->general = find_kernel(device, p, kind, 1, plan->plain, plan->plain->rows);
+    plan->merge = kf_cuda_merge;
+    if (!plan->general)
+        return kf_fail(KF_UNSUPPORTED, "attention: no kernel for D = %lld, Dv = %lld within %d bytes of shared memory",
+                       (long long)n->D, (long long)n->Dv, (int)device->shared_limit);
+    // Packed where the queries of the group's heads together need fewer tiles than apart.
+    const int64_t rows = plan->plain->rows, apart = group * divide_up(n->Nq, rows),
+                  packed = divide_up(group * n->Nq, rows);
+    cut_rows(n, packed < apart ? group : 1, rows, plan);
+    return KF_OK;
+}
+
+static kf_status prepare_kernels(const kf_context *context, const attention_plan *plan) {
+    int before = 0;
+    KF_TRY(kf_cuda_enter(kf_cuda(context), &before));
+    kf_status status = kf_cuda_prepare_kernel(plan->plain->function, plan->plain->shared, "attention: kernel");
+    if (status == KF_OK)
+        status = kf_cuda_prepare_kernel(plan->general->function, plan->general->shared, "attention: kernel");
+    if (status == KF_OK && plan->splits > 1 && plan->cluster == 1)
+        status = kf_cuda_prepare_kernel(plan->merge->function, plan->merge->shared, "attention: kernel");
+    kf_cuda_leave(kf_cuda(context), before);
+    return status;
+}
+
+static kf_status make_plan(kf_op *op) {
+    const kf_attention_problem *p = &op->problem.attention;
+    const struct kf_attention_options *n = &p->options;
+    attention_plan plan = {0};
+    KF_TRY(check_problem(p));
+    if (n->B * n->H * n->Nq == 0) return KF_OK; // nothing to do: no kernel is chosen
+    KF_TRY(choose_kernels(op, &plan));
+    // Partial states are worth their memory where rows are few.
+    const bool few = plan.plain->kind == KF_CUDA_DECODE ||
+                     (!op->context->info.fixed_split &&
+                      (int64_t)plan.lists * plan.tiles * 4 <= kf_cuda(op->context)->multiprocessors);
+    if (few)
+        choose_split(op->context, plan.plain, n->Nk, &plan);
+    else
+        plan.split = INT32_MAX, plan.splits = plan.cluster = 1;
+    const int64_t states = (int64_t)plan.lists * plan.rows * plan.splits,
+                  blocks = (int64_t)plan.lists * plan.tiles * plan.splits;
+    if (blocks > INT32_MAX || states > INT32_MAX * (int64_t)MOST_SPLITS)
+        return kf_fail(KF_UNSUPPORTED, "attention: %lld tiles; the cuda backend allows 2^31 - 1", (long long)blocks);
+    if (plan.plain->kind == KF_CUDA_DECODE) plan.section = plan.lists;
+    const int64_t lists_per_kv = n->H / n->Hkv / plan.heads, bytes = n->Nk * (n->D + n->Dv) * 2;
+    const int64_t together = bytes > 0 ? SECTION_BYTES / bytes * lists_per_kv : plan.lists;
+    if (!plan.section) plan.section = (int32_t)(together < lists_per_kv ? lists_per_kv : together);
+    if (plan.section > plan.lists) plan.section = plan.lists;
+    if (plan.splits > 1 && plan.cluster == 1) {
+        plan.part_floats = divide_up(states * n->Dv, 16) * 16;
+        op->plan.shared_bytes = (size_t)(plan.part_floats + 2 * states) * sizeof(float);
+    }
+    KF_TRY(prepare_kernels(op->context, &plan));
+    op->plan.phases = 1;
+    op->plan.items[0] = blocks;
+    memcpy(op->plan.word, &plan, sizeof plan);
+    return KF_OK;
+}
+
+static bool rows_aligned(const kf_view *x) {
+    const int64_t size = kf_type_size(x->type);
+    bool aligned = (uintptr_t)x->data % 16 == 0;
+    for (int i = 0; i < 3; i++) aligned &= x->stride[i] * size % 16 == 0;
+    return aligned;
+}
+
+static kf_cuda_attention make_argument(const kf_op *op, char *workspace) {
+    const kf_attention_problem *p = &op->problem.attention;
+    const struct kf_attention_options *n = &p->options;
+    const attention_plan *plan = plan_of(op);
+    kf_cuda_attention a = {
+        .q = p->q.data,
+        .k = p->k.data,
+        .v = p->v.data,
+        .o = p->o.data,
+        .lse = (float *)(void *)p->lse.data,
+        .key_lengths = p->key_lengths.data,
+        .positions = p->positions.data,
+        .length_stride = p->key_lengths.stride[0],
+        .position_stride = {p->positions.stride[0], p->positions.stride[1]},
+        .alibi_slopes = (const float *)(const void *)p->alibi_slopes.data,
+        .sinks = (const float *)(const void *)p->sinks.data,
+        .bias = p->bias.data,
+        .mask = (const uint8_t *)p->mask.data,
+        .length_wide = p->key_lengths.type == KF_TYPE_I64,
+        .position_wide = p->positions.type == KF_TYPE_I64,
+        .bias_type = p->bias.type,
+        .o_type = p->o.type,
+        .H = (int32_t)n->H,
+        .Hkv = (int32_t)n->Hkv,
+        .Nq = (int32_t)n->Nq,
+        .Nk = (int32_t)n->Nk,
+        .D = (int32_t)n->D,
+        .Dv = (int32_t)n->Dv,
+        .heads = plan->heads,
+        .rows = plan->rows,
+        .lists = plan->lists,
+        .tiles = plan->tiles,
+        .section = plan->section,
+        .sequence_lists = (int32_t)(n->H / plan->heads),
+        .kv_lists = (int32_t)(n->H / n->Hkv / plan->heads),
+        .split = plan->split,
+        .splits = plan->splits,
+        .cluster = plan->cluster,
+        .aligned = rows_aligned(&p->q) && rows_aligned(&p->k) && rows_aligned(&p->v) && rows_aligned(&p->o),
+        .window_left = n->window_left,
+        .window_right = n->window_right,
+        .scale = n->scale,
+        .softcap = n->softcap,
+    };
+    for (int i = 0; i < 3; i++) {
+        a.q_stride[i] = p->q.stride[i], a.k_stride[i] = p->k.stride[i], a.v_stride[i] = p->v.stride[i];
+        a.o_stride[i] = p->o.stride[i], a.lse_stride[i] = p->lse.stride[i];
+    }
+    for (int i = 0; i < 4; i++) a.bias_stride[i] = p->bias.stride[i], a.mask_stride[i] = p->mask.stride[i];
+    if (plan->splits > 1 && plan->cluster == 1) {
+        a.part_o = (float *)(void *)workspace;
+        a.part_state = a.part_o + plan->part_floats;
+    }
+    return a;
+}
+
+kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
+    const attention_plan *plan = plan_of(op);
+    if (!plan->plain) return KF_OK;
+    const kf_cuda_device *device = kf_cuda(op->context);
+    const kf_cuda_attention a = make_argument(op, workspace);
+    const bool general = !a.aligned || a.softcap > 0 || a.alibi_slopes || a.bias || a.mask || a.scale < 0;
+    const kf_cuda_attention_kernel *kernel = general ? plan->general : plan->plain;
+    const kf_cuda_launch_shape tiles = {.blocks = op->plan.items[0],
+                                        .threads = kernel->threads,
+                                        .shared = kernel->shared,
+                                        .cluster = plan->cluster,
+                                        .dependent = kernel->kind == KF_CUDA_DECODE};
+    KF_TRY(kf_cuda_launch(device, kernel->function, &tiles, &a, "attention: launch"));
+    if (plan->splits == 1 || plan->cluster > 1) return KF_OK;
+    const kf_cuda_launch_shape rows = {
+        .blocks = (int64_t)plan->lists * plan->rows, .threads = plan->merge->threads, .dependent = true};
+    return kf_cuda_launch(device, plan->merge->function, &rows, &a, "attention: launch of the merge");
+}
+
+const kf_backend_op kf_cuda_attention_op = {.plan = make_plan};
+
+bool kf_cuda_attention_support(int32_t index, kf_support_row *row) {
+    for (int i = 0; i < TABLES; i++)
+        for (const kf_cuda_attention_kernel *kernel = tables[i]; kernel->function; kernel++) {
+            if (kernel->general || index-- > 0) continue;
+            int devices = 0;
+            if (cudaGetDeviceCount(&devices) != cudaSuccess) cudaGetLastError();
+            row->kind = KF_OP_ATTENTION;
+            row->backend = "cuda";
+            row->isa = 0;
+            row->available = devices > 0;
+            row->dtypes = kf_type_name(kernel->type);
+            row->notes = kernel->name;
+            return true;
+        }
+    return false;
+}

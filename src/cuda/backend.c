@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CUDA backend: contexts, runs of ops in a row, the table of support.
+#include "cuda/cuda.h"
+
+#include <string.h>
+
+enum { OLDEST_ARCH = 80 };
+
+// Shared memory that a block may have, by compute capability: consumer Ampere and Ada have 99 KB. A context that is lowered
+// to such an architecture keeps to it, so that one machine tests the configurations of others.
+static int32_t shared_limit_of(int arch) {
+    switch (arch) {
+    case 80:
+    case 87: return 163 << 10;
+    case 86:
+    case 89: return 99 << 10;
+    default: return 227 << 10;
+    }
+}
+
+static kf_status find_device(const kf_context_options *options) {
+    int devices = 0;
+    cudaError_t error = cudaGetDeviceCount(&devices);
+    if (error != cudaSuccess) {
+        cudaGetLastError();
+        return kf_fail(KF_NO_DEVICE, "context: no CUDA device (%s)", cudaGetErrorString(error));
+    }
+    if (devices == 0) return kf_fail(KF_NO_DEVICE, "context: no CUDA device");
+    if (options->device.id >= 0 && options->device.id < devices) return KF_OK;
+    return kf_fail(KF_NO_DEVICE, "context: CUDA device %d is asked for; there are %d", (int)options->device.id,
+                   devices);
+}
+
+static kf_status check_stream(const kf_context_options *options) {
+    int device = 0;
+    cudaStream_t stream = (cudaStream_t)options->stream;
+    if (!stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return KF_OK;
+    KF_TRY(kf_cuda_check(cudaStreamGetDevice(stream, &device), "context: stream"));
+    if (device == options->device.id) return KF_OK;
+    return kf_fail(KF_INVALID_ARGUMENT, "context: the stream is of CUDA device %d; the context is on %d", device,
+                   (int)options->device.id);
+}
+
+static kf_status choose_arch(const kf_context_options *options, int of_device, int *arch) {
+    *arch = options->isa ? options->isa : of_device;
+    if (of_device < OLDEST_ARCH)
+        return kf_fail(KF_UNSUPPORTED, "context: the device's compute capability is %d.%d; %d.%d or newer is needed",
+                       of_device / 10, of_device % 10, OLDEST_ARCH / 10, OLDEST_ARCH % 10);
+    if (*arch < OLDEST_ARCH || *arch > of_device)
+        return kf_fail(
+            KF_UNSUPPORTED,
+            "context: isa is %d; on this CUDA device 0 or %d (compute capability times ten) to %d are allowed", *arch,
+            OLDEST_ARCH, of_device);
+    return KF_OK;
+}
+
+static kf_status open_device(kf_context *context, const kf_context_options *options) {
+    KF_TRY(find_device(options));
+    KF_TRY(check_stream(options));
+    struct cudaDeviceProp properties;
+    KF_TRY(kf_cuda_check(cudaGetDeviceProperties(&properties, options->device.id), "context: cudaGetDeviceProperties"));
+    kf_cuda_device found = {.id = options->device.id,
+                            .multiprocessors = properties.multiProcessorCount,
+                            .l2_bytes = properties.l2CacheSize,
+                            .stream = (cudaStream_t)options->stream};
+    KF_TRY(choose_arch(options, properties.major * 10 + properties.minor, &found.arch));
+    found.shared_limit = shared_limit_of(found.arch);
+    if (found.shared_limit > (int32_t)properties.sharedMemPerBlockOptin)
+        found.shared_limit = (int32_t)properties.sharedMemPerBlockOptin;
+    kf_cuda_device *device = kf_alloc(sizeof *device);
+    if (!device) return kf_fail(KF_OUT_OF_MEMORY, "context_create: no memory for %zu bytes", sizeof *device);
+    *device = found;
+    context->device = device;
+    context->info.isa = found.arch;
+    memcpy(context->info.name, properties.name, sizeof context->info.name - 1);
+    return KF_OK;
+}
+
+static void close_device(kf_context *context) { kf_free(context->device); }
+
+static kf_status (*const launches[KF_OP_COUNT])(const kf_op *op, char *workspace) = {
+    [KF_OP_ATTENTION] = kf_cuda_attention_launch,
+};
+
+static kf_status run(const kf_context *context, kf_op *const *ops, int64_t count, char *workspace) {
+    const kf_cuda_device *device = kf_cuda(context);
+    int before = 0;
+    KF_TRY(kf_cuda_enter(device, &before));
+    kf_status status = KF_OK;
+    for (int64_t i = 0; i < count && status == KF_OK; i++) status = launches[ops[i]->kind](ops[i], workspace);
+    kf_cuda_leave(device, before);
+    return status;
+}
+
+// Both in the order of the stream: what was enqueued before still has its workspace.
+static void *take_workspace(const kf_context *context, size_t bytes) {
+    const kf_cuda_device *device = kf_cuda(context);
+    void *memory = NULL;
+    int before = 0;
+    if (kf_cuda_enter(device, &before) != KF_OK) return NULL;
+    if (cudaMallocAsync(&memory, bytes, device->stream) != cudaSuccess) {
+        cudaGetLastError();
+        memory = NULL;
+    }
+    kf_cuda_leave(device, before);
+    return memory;
+}
+
+static void give_workspace(const kf_context *context, void *workspace) {
+    const kf_cuda_device *device = kf_cuda(context);
+    int before = 0;
+    if (kf_cuda_enter(device, &before) != KF_OK) return;
+    if (cudaFreeAsync(workspace, device->stream) != cudaSuccess) cudaGetLastError();
+    kf_cuda_leave(device, before);
+}
+
+const kf_backend kf_backend_cuda = {
+    .name = "cuda",
+    .ops = {[KF_OP_ATTENTION] = &kf_cuda_attention_op},
+    .support = kf_cuda_attention_support,
+    .open = open_device,
+    .close = close_device,
+    .run = run,
+    .take_workspace = take_workspace,
+    .give_workspace = give_workspace,
+};

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CUDA backend: what its host files share. The runtime (cudart) is linked statically and finds the driver when it is
+// first asked, so the library loads on machines that have none; a context is refused there.
+//
+//     backend.c     contexts (device, stream), sequences, the table of support
+//     launch.c      one wrapper for every launch, errors, the guard that puts the caller's device back
+//     attention.c   the plan of an attention, the choice of a kernel from the table, its launches
+//     *.cu, *.cuh   the kernels; a table of rows (kf_cuda_*_kernel) at the end of each file is all that the host sees
+#ifndef KF_CUDA_CUDA_H
+#define KF_CUDA_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#include "core/internal.h"
+
+// What a context knows of its device; kf_context.device.
+typedef struct kf_cuda_device {
+    int id;
+    int arch; // compute capability times ten, or what the context's options lowered it to
+    int multiprocessors;
+    int64_t l2_bytes;
+    int32_t shared_limit; // bytes of shared memory a block may have on `arch`
+    cudaStream_t stream;
+} kf_cuda_device;
+
+// Whether the kernels' Hopper parts (clusters, dependent launch) are what runs: sm_90a's code serves compute capability 9.0
+// alone; newer devices compile the PTX of compute_80.
+static inline bool kf_cuda_is_hopper(const kf_cuda_device *device) { return device->arch == 90; }
+
+static inline const kf_cuda_device *kf_cuda(const kf_context *context) {
+    return (const kf_cuda_device *)context->device;
+}
+
+// KF_OK, or the status and the sentence for a failed call of the runtime. `what` names the call: "attention: launch".
+kf_status kf_cuda_check(cudaError_t error, const char *what);
+
+// Makes the context's device the thread's current one; *before is what kf_cuda_leave puts back.
+kf_status kf_cuda_enter(const kf_cuda_device *device, int *before);
+void kf_cuda_leave(const kf_cuda_device *device, int before);
+
+typedef struct kf_cuda_launch_shape {
+    int64_t blocks;
+    int32_t threads, shared; // bytes of dynamic shared memory
+    int32_t cluster;         // blocks of a cluster (Hopper); 0 or 1: none
+    bool dependent;          // may begin while the kernel before it ends (Hopper): it waits for it on the device
+} kf_cuda_launch_shape;
+
+// Once for each kernel and device, when an op is planned: loads it and allows it its shared memory.
+kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const char *what);
+
+// `argument` points to the kernel's one parameter.
+kf_status kf_cuda_launch(const kf_cuda_device *device, const void *function, const kf_cuda_launch_shape *shape,
+                         const void *argument, const char *what);
+
+// An operation of the backend: its plan, and what enqueues it.
+extern const kf_backend_op kf_cuda_attention_op; // attention.c
+kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace);
+// Row `index` of the attention kernels' table of support.
+bool kf_cuda_attention_support(int32_t index, kf_support_row *row);
+
+#endif

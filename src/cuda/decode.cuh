@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Attention for few queries (FlashDecoding): up to 16 rows of a list, the queries of all heads that share a KV head, against
+// a range of keys. The time is that of reading K and V once.
+//
+//     block    one split of the keys of one list; WARPS warps, all with the same 16 rows of q in registers
+//     warp     takes every WARPS-th tile of 16 keys of the split through a ring of STAGES tiles of its own in shared memory:
+//              no barrier in the loop, and STAGES - 1 tiles of k and v always on their way
+//     end      the warps' states are merged in shared memory. Where there is one split, the output leaves the block; where the
+//              splits of a list are a cluster (Hopper), each block merges a share of the outputs from all blocks' shared
+//              memory; else one state leaves the block for the merge kernel
+//
+// Bytes: 2 (D + Dv) a key. On their way in one block: WARPS (STAGES - 1) 16 times that; at D = 128 with 4 warps and 4
+// stages 96 KB, where 4.3 TB/s over 132 multiprocessors at a microsecond ask for 33.
+#ifndef KF_CUDA_DECODE_CUH
+#define KF_CUDA_DECODE_CUH
+
+#include "cuda/attention.cuh"
+
+template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool GENERAL_> struct kf_decode {
+    using T = T_;
+    static constexpr int D = D_, DV = DV_, WARPS = WARPS_, STAGES = STAGES_, BLOCKS = BLOCKS_;
+    static constexpr bool GENERAL = GENERAL_;
+    static constexpr int ROWS = 16, KEYS = 16, THREADS = WARPS * 32;
+    // q's fragments stay in registers where these suffice, else they are loaded for every tile.
+    static constexpr bool Q_STAYS = D <= 128;
+    static constexpr int Q_FRAGMENTS = Q_STAYS ? D / 16 : 1;
+    static constexpr int K_BYTES = KEYS * D * 2, V_BYTES = KEYS * DV * 2, STAGE_BYTES = K_BYTES + V_BYTES;
+    static constexpr int RING_BYTES = STAGES * STAGE_BYTES, Q_BYTES = ROWS * D * 2, O_BYTES = ROWS * DV * 4;
+    static constexpr int ROW_BYTES = ROWS * 8 + 16 + (WARPS + 1) * ROWS * 8;
+    static constexpr int SHARED = Q_BYTES + WARPS * RING_BYTES + ROW_BYTES;
+    static_assert(2 * O_BYTES <= RING_BYTES, "a warp's output, and the block's, take a ring's place at the end");
+    static constexpr int MOST_CLUSTER = 8;
+
+    struct state {
+        float o[DV / 8][4], limit[2], d[2];
+    };
+
+    static __device__ __forceinline__ void rescale(state &x, const float (&top)[2]) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float before = x.limit[half], after = kf_limit(kf_quad_max(top[half]));
+            if (after > before) x.limit[half] = after;
+            const float factor = before == -INFINITY ? 0.0f : kf_factor<GENERAL>(before, x.limit[half]);
+            x.d[half] *= factor;
+#pragma unroll
+            for (int n = 0; n < DV / 8; n++) x.o[n][2 * half] *= factor, x.o[n][2 * half + 1] *= factor;
+        }
+    }
+
+    // One tile of 16 keys, from `first` on, in the ring at k.
+    static __device__ __forceinline__ void tile(const kf_cuda_attention &a, const kf_block &w, state &x,
+                                                const uint32_t (&q)[Q_FRAGMENTS][4], uint32_t q_shared, uint32_t k,
+                                                int32_t first, const int2 *keys, const kf_logit_row (&views)[2],
+                                                float c, int lane) {
+        const int kr = (lane >> 4) * 8 + (lane & 7), kc = lane >> 3 & 1, vr = lane & 15, vc = lane >> 4;
+        const uint32_t v = k + K_BYTES;
+        float s[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}}, more[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+#pragma unroll
+        for (int kk = 0; kk < D / 16; kk++) { // two chains of sums a block, for the product's latency
+            uint32_t b[4], fresh[4];
+            if (!Q_STAYS) kf_load_matrix(fresh, q_shared + kf_swizzle<D>(lane & 15, 2 * kk + (lane >> 4)));
+            if (Q_STAYS)
+#pragma unroll
+                for (int i = 0; i < 4; i++) fresh[i] = q[kk % Q_FRAGMENTS][i];
+            kf_load_matrix(b, k + kf_swizzle<D>(kr, 2 * kk + kc));
+            kf_mma<T>(kk % 2 ? more[0] : s[0], fresh, b[0], b[1]);
+            kf_mma<T>(kk % 2 ? more[1] : s[1], fresh, b[2], b[3]);
+        }
+        float top[2] = {-INFINITY, -INFINITY};
+        uint32_t seen = 0;
+        const bool whole = first >= w.full_lo && first >= w.lo && first + KEYS <= w.full_hi && first + KEYS <= w.hi;
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[n][e] += more[n][e];
+        if (GENERAL || !whole) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int2 mine = keys[8 * half + lane / 4];
+#pragma unroll
+                for (int n = 0; n < 2; n++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        const int32_t j = first + 8 * n + 2 * (lane & 3) + e;
+                        float &y = s[n][2 * half + e];
+                        // A split ends where the next one begins; the tile may reach past it only at the end of all keys.
+                        const bool inside = j >= mine.x && j < mine.y;
+                        y = !inside ? -INFINITY : GENERAL ? kf_logit(a, views[half], j, y) : y;
+                        if (y != -INFINITY) seen |= 1u << (2 * n + e);
+                    }
+            }
+            if (GENERAL) {
+                seen |= __shfl_xor_sync(0xffffffffu, seen, 4);
+                seen |= __shfl_xor_sync(0xffffffffu, seen, 8);
+                seen |= __shfl_xor_sync(0xffffffffu, seen, 16);
+            }
+        }
+        bool passed = false;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            top[half] = c * fmaxf(fmaxf(s[0][2 * half], s[0][2 * half + 1]), fmaxf(s[1][2 * half], s[1][2 * half + 1]));
+            passed |= top[half] > x.limit[half];
+        }
+        if (__any_sync(0xffffffffu, passed)) rescale(x, top);
+        uint32_t p[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int n = i / 2, half = i % 2;
+            const float origin = kf_origin(x.limit[half]);
+            const float p0 = kf_probability<GENERAL>(s[n][2 * half], c, origin);
+            const float p1 = kf_probability<GENERAL>(s[n][2 * half + 1], c, origin);
+            x.d[half] += p0 + p1;
+            p[i] = kf_pack<T>(p0, p1);
+        }
+        uint32_t keep[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) keep[i] = (seen >> 2 * i & 1 ? 0xffffu : 0) | (seen >> 2 * i & 2 ? 0xffff0000u : 0);
+#pragma unroll
+        for (int n = 0; n < DV / 16; n++) {
+            uint32_t b[4];
+            kf_load_matrix_transposed(b, v + kf_swizzle<DV>(vr, 2 * n + vc));
+            if (GENERAL) b[0] &= keep[0], b[1] &= keep[1], b[2] &= keep[0], b[3] &= keep[1];
+            kf_mma<T>(x.o[2 * n], p, b[0], b[1]);
+            kf_mma<T>(x.o[2 * n + 1], p, b[2], b[3]);
+        }
+    }
+
+    // An element of o with its row's m and d.
+    struct element {
+        float m, d, o;
+    };
+
+    static __device__ __forceinline__ void store(const kf_cuda_attention &a, const kf_block &w, int row, int column,
+                                                 element x) {
+        const int2 at = kf_block_row(a, w.row0 + row);
+        const int32_t query = at.x, head = w.head0 + at.y;
+        const kf_row_end end = kf_row_finish(a, head, x.m, x.d);
+        if (a.lse && column == 0)
+            a.lse[w.b * a.lse_stride[0] + head * a.lse_stride[1] + query * a.lse_stride[2]] = end.lse;
+        const int64_t place = w.b * a.o_stride[0] + head * a.o_stride[1] + query * a.o_stride[2] + column;
+        kf_store_element(a.o + place * (a.o_type == KF_F32 ? 4 : 2), a.o_type, x.o * end.factor);
+    }
+
+    // The warps' states, merged in the order of the warps; element (row, column) is one thread's.
+    static __device__ __forceinline__ void finish(const kf_cuda_attention &a, const kf_block &w, float2 *states,
+                                                  char *rings, int thread) {
+        float *block_o = reinterpret_cast<float *>(rings + O_BYTES);
+        float2 *block_states = states + WARPS * ROWS;
+        for (int i = thread; i < w.rows * DV; i += THREADS) {
+            const int row = i / DV, column = i % DV;
+            element all = {-INFINITY, 0.0f, 0.0f};
+#pragma unroll
+            for (int s = 0; s < WARPS; s++) all.m = fmaxf(all.m, states[s * ROWS + row].x);
+            const float origin = kf_part_origin(all.m);
+#pragma unroll
+            for (int s = 0; s < WARPS; s++) {
+                const float2 part = states[s * ROWS + row];
+                const float weight = kf_exp2_fast(part.x - origin);
+                all.d = fmaf(weight, part.y, all.d);
+                all.o = fmaf(weight, reinterpret_cast<const float *>(rings + s * RING_BYTES)[i], all.o);
+            }
+            if (a.cluster > 1) {
+                block_o[i] = all.o;
+                if (column == 0) block_states[row] = make_float2(all.m, all.d);
+            } else if (column >= a.Dv) {
+                continue;
+            } else if (a.splits > 1) {
+                const int64_t place = ((int64_t)w.list * a.rows + w.row0 + row) * a.splits + w.split;
+                a.part_o[place * a.Dv + column] = all.o;
+                if (column == 0) reinterpret_cast<float2 *>(a.part_state)[place] = make_float2(all.m, all.d);
+            } else {
+                store(a, w, row, column, all);
+            }
+        }
+        if (a.cluster > 1) merge_cluster(a, w, kf_shared(block_states), kf_shared(block_o), thread);
+    }
+
+    // The blocks' states, merged in the order of the splits; each block takes a share of the elements.
+    static __device__ __forceinline__ void merge_cluster(const kf_cuda_attention &a, const kf_block &w, uint32_t states,
+                                                         uint32_t o, int thread) {
+        kf_cluster_barrier();
+        for (int i = thread + THREADS * kf_cluster_rank(); i < w.rows * DV; i += THREADS * a.cluster) {
+            const int row = i / DV, column = i % DV;
+            element all = {-INFINITY, 0.0f, 0.0f};
+            float m[MOST_CLUSTER], d[MOST_CLUSTER], x[MOST_CLUSTER];
+#pragma unroll
+            for (int s = 0; s < MOST_CLUSTER; s++) {
+                m[s] = -INFINITY, d[s] = x[s] = 0.0f;
+                if (s >= a.cluster) continue;
+                m[s] = kf_cluster_float(states + 8 * row, s);
+                d[s] = kf_cluster_float(states + 8 * row + 4, s);
+                x[s] = kf_cluster_float(o + 4 * i, s);
+            }
+#pragma unroll
+            for (int s = 0; s < MOST_CLUSTER; s++) all.m = fmaxf(all.m, m[s]);
+            const float origin = kf_part_origin(all.m);
+#pragma unroll
+            for (int s = 0; s < MOST_CLUSTER; s++) {
+                const float weight = kf_exp2_fast(m[s] - origin);
+                all.d = fmaf(weight, d[s], all.d), all.o = fmaf(weight, x[s], all.o);
+            }
+            if (column < a.Dv) store(a, w, row, column, all);
+        }
+        kf_cluster_barrier(); // no block ends while another still reads its memory
+    }
+
+    static __device__ __forceinline__ void run(const kf_cuda_attention &a) {
+        extern __shared__ __align__(128) char memory[];
+        char *const rings = memory + Q_BYTES;
+        int2 *keys = reinterpret_cast<int2 *>(rings + WARPS * RING_BYTES);
+        int *ends = reinterpret_cast<int *>(keys + ROWS);
+        float2 *states = reinterpret_cast<float2 *>(ends + 4);
+        const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
+        const uint32_t ring = kf_shared(rings + warp * RING_BYTES);
+        // The splits of a list are neighbours, so that they can be a cluster.
+        const uint32_t list = a.splits == 1 ? blockIdx.x : blockIdx.x / a.splits;
+        kf_wait_for_previous();
+        kf_block w = kf_block_find(a, (blockIdx.x - list * a.splits) * a.lists + list, ROWS);
+        kf_block_range<THREADS>(a, w, ends);
+        const char *const k_base = kf_keys_at(a, w), *const v_base = kf_values_at(a, w);
+        const int32_t tile0 = w.lo / KEYS + warp, tiles = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : 0;
+        auto load = [&](int32_t t, int stage) {
+            const uint32_t to = ring + stage * STAGE_BYTES;
+            const int32_t first = t * KEYS;
+            if (first >= w.lo && first + KEYS <= w.hi) {
+                kf_load_whole_tile<KEYS, D, 32, GENERAL>(to, k_base, a.k_stride[2], first, a.D, a.aligned, lane);
+                kf_load_whole_tile<KEYS, DV, 32, GENERAL>(to + K_BYTES, v_base, a.v_stride[2], first, a.Dv, a.aligned,
+                                                          lane);
+            } else if (t < tiles) {
+                kf_load_tile<KEYS, D, 32, GENERAL>(to, k_base, a.k_stride[2], first, w.lo, w.hi, a.D, a.aligned, lane);
+                kf_load_tile<KEYS, DV, 32, GENERAL>(to + K_BYTES, v_base, a.v_stride[2], first, w.lo, w.hi, a.Dv,
+                                                    a.aligned, lane);
+            }
+        };
+        // Groups are counted, so an empty one is committed too. q comes with the first tile, after it: what takes long to
+        // arrive is asked for first.
+        load(tile0, 0);
+        kf_load_queries<ROWS, D, THREADS, GENERAL>(kf_shared(memory), a, w, thread);
+        kf_copy_commit();
+#pragma unroll
+        for (int stage = 1; stage < STAGES - 1; stage++) {
+            load(tile0 + stage * WARPS, stage);
+            kf_copy_commit();
+        }
+        kf_launch_dependents();
+        for (int row = thread; row < ROWS; row += THREADS) keys[row] = kf_block_row_keys(a, w, row);
+        kf_copy_wait<STAGES - 2>();
+        __syncthreads(); // q and keys are there
+        uint32_t q[Q_FRAGMENTS][4];
+#pragma unroll
+        for (int kk = 0; kk < Q_FRAGMENTS; kk++)
+            kf_load_matrix(q[kk], kf_shared(memory) + kf_swizzle<D>(lane & 15, 2 * kk + (lane >> 4)));
+        state x;
+#pragma unroll
+        for (int half = 0; half < 2; half++) x.limit[half] = -INFINITY, x.d[half] = 0.0f;
+#pragma unroll
+        for (int n = 0; n < DV / 8; n++) x.o[n][0] = x.o[n][1] = x.o[n][2] = x.o[n][3] = 0.0f;
+        kf_logit_row views[2] = {};
+        if (GENERAL) views[0] = kf_logit_row_find(a, w, lane / 4), views[1] = kf_logit_row_find(a, w, 8 + lane / 4);
+        const float c = GENERAL ? 1.0f : a.scale * KF_LOG2E;
+        int stage = 0;
+#pragma unroll 1
+        for (int32_t t = tile0; t < tiles; t += WARPS) {
+            kf_copy_wait<STAGES - 2>();
+            __syncwarp(); // the other lanes' copies are seen, and none of them still reads the place that is filled next
+            const int ahead = stage == 0 ? STAGES - 1 : stage - 1;
+            load(t + (STAGES - 1) * WARPS, ahead);
+            kf_copy_commit();
+            tile(a, w, x, q, kf_shared(memory), ring + stage * STAGE_BYTES, t * KEYS, keys, views, c, lane);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        }
+        kf_copy_wait<0>();
+        __syncwarp();
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = 8 * half + lane / 4;
+            const float d = kf_quad_sum(x.d[half]), m = kf_maximum<GENERAL>(x.limit[half]);
+            if ((lane & 3) == 0) states[warp * ROWS + row] = make_float2(m, d);
+            float *to = reinterpret_cast<float *>(rings + warp * RING_BYTES) + row * DV + 2 * (lane & 3);
+#pragma unroll
+            for (int n = 0; n < DV / 8; n++)
+                *reinterpret_cast<float2 *>(to + 8 * n) = make_float2(x.o[n][2 * half], x.o[n][2 * half + 1]);
+        }
+        __syncthreads();
+        finish(a, w, states, rings, thread);
+    }
+};
+
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) kf_decode_kernel(const __grid_constant__ kf_cuda_attention a) {
+    P::run(a);
+}
+
+#define KF_DECODE_ROW(T, TYPE, D, DV, WARPS, STAGES, BLOCKS, GENERAL)                                                  \
+    {                                                                                                                  \
+        KF_CUDA_DECODE, TYPE, D, DV, GENERAL, 16, 16, WARPS * 32, BLOCKS,                                              \
+            kf_decode<T, D, DV, WARPS, STAGES, BLOCKS, GENERAL>::SHARED, 80,                                           \
+            (const void *)kf_decode_kernel<kf_decode<T, D, DV, WARPS, STAGES, BLOCKS, GENERAL>>,                       \
+            "decode, " #WARPS " warps of 16 keys, D=" #D " Dv=" #DV ", mma.sync m16n8k16"                              \
+    }
+
+#define KF_DECODE_ROWS(D, DV, WARPS, STAGES, BLOCKS)                                                                   \
+    KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, WARPS, STAGES, BLOCKS, false),                                   \
+        KF_DECODE_ROW(__half, KF_F16, D, DV, WARPS, STAGES, BLOCKS, false),                                            \
+        KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, WARPS, STAGES, BLOCKS, true),                                \
+        KF_DECODE_ROW(__half, KF_F16, D, DV, WARPS, STAGES, BLOCKS, true)
+
+#endif

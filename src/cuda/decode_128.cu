@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Decode, head dimensions up to 128. The second configuration (70 KB of shared memory) is for architectures that allow a block 99 KB.
+#include "cuda/decode.cuh"
+
+extern "C" const kf_cuda_attention_kernel kf_cuda_decode_128[] = {
+    KF_DECODE_ROWS(128, 128, 4, 3, 2),
+    KF_DECODE_ROWS(128, 128, 4, 2, 1),
+    {},
+};

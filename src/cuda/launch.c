@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One wrapper over cudaLaunchKernelEx, so that what a launch may need (dependent launch, clusters) is an attribute here and
+// nowhere else.
+#include "cuda/cuda.h"
+
+kf_status kf_cuda_check(cudaError_t error, const char *what) {
+    if (error == cudaSuccess) return KF_OK;
+    cudaGetLastError(); // the next call must not report this one again
+    kf_status status = error == cudaErrorMemoryAllocation ? KF_OUT_OF_MEMORY : KF_DEVICE_ERROR;
+    return kf_fail(status, "%s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+kf_status kf_cuda_enter(const kf_cuda_device *device, int *before) {
+    KF_TRY(kf_cuda_check(cudaGetDevice(before), "cudaGetDevice"));
+    return *before == device->id ? KF_OK : kf_cuda_check(cudaSetDevice(device->id), "cudaSetDevice");
+}
+
+void kf_cuda_leave(const kf_cuda_device *device, int before) {
+    if (before != device->id) cudaSetDevice(before);
+}
+
+kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const char *what) {
+    // Loading a kernel is not a stream's work and may happen while a stream of this thread is captured.
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    KF_TRY(kf_cuda_check(cudaThreadExchangeStreamCaptureMode(&mode), what));
+    cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    return kf_cuda_check(error, what);
+}
+
+kf_status kf_cuda_launch(const kf_cuda_device *device, const void *function, const kf_cuda_launch_shape *shape,
+                         const void *argument, const char *what) {
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config = {.gridDim = {(unsigned)shape->blocks, 1, 1},
+                                 .blockDim = {(unsigned)shape->threads, 1, 1},
+                                 .dynamicSmemBytes = (size_t)shape->shared,
+                                 .stream = device->stream,
+                                 .attrs = attributes};
+    if (shape->dependent && kf_cuda_is_hopper(device))
+        attributes[config.numAttrs++] = (cudaLaunchAttribute){.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+                                                              .val.programmaticStreamSerializationAllowed = 1};
+    if (shape->cluster > 1)
+        attributes[config.numAttrs++] = (cudaLaunchAttribute){.id = cudaLaunchAttributeClusterDimension,
+                                                              .val.clusterDim = {(unsigned)shape->cluster, 1, 1}};
+    void *arguments[1] = {(void *)(uintptr_t)argument};
+    return kf_cuda_check(cudaLaunchKernelExC(&config, function, arguments), what);
+}

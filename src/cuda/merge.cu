@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The merge of partial states: for each row, over its splits s in a fixed order,
+//
+//     m = max m_s,   w_s = 2^(m_s - m),   d = sum w_s d_s,   o = sum w_s o_s / d,   lse = ln 2 (m + log2 d)
+//
+// and the sink, which is in none of the parts. One block a row; warp i adds the splits i, i + WARPS, ... and the warps' sums
+// are added in the order of the warps. Bytes: 4 Dv + 8 a split and row. Follows a prefill or decode kernel that split its keys.
+#include "cuda/attention.cuh"
+
+enum { WARPS = 8, COLUMNS = 256, LANE_COLUMNS = COLUMNS / 32 };
+
+__global__ void __launch_bounds__(WARPS * 32) kf_merge_kernel(const __grid_constant__ kf_cuda_attention a) {
+    __shared__ float sums[WARPS][COLUMNS];
+    __shared__ float sizes[WARPS];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int64_t row = blockIdx.x, first = row * a.splits;
+    const float2 *states = reinterpret_cast<const float2 *>(a.part_state) + first;
+    kf_launch_dependents();
+    kf_wait_for_previous();
+    float m = -INFINITY;
+    for (int s = lane; s < a.splits; s += 32) m = fmaxf(m, states[s].x);
+    for (int step = 16; step; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, step));
+    const float origin = kf_part_origin(m);
+    float o[LANE_COLUMNS] = {}, d = 0.0f;
+#pragma unroll 4
+    for (int s = warp; s < a.splits; s += WARPS) {
+        const float2 part = states[s];
+        if (part.y == 0.0f) continue; // no keys: o was not written
+        const float weight = kf_exp2_fast(part.x - origin);
+        const float *from = a.part_o + (first + s) * a.Dv;
+        d = fmaf(weight, part.y, d);
+#pragma unroll
+        for (int i = 0; i < LANE_COLUMNS; i++)
+            if (lane + 32 * i < a.Dv) o[i] = fmaf(weight, from[lane + 32 * i], o[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < LANE_COLUMNS; i++) sums[warp][lane + 32 * i] = o[i];
+    if (lane == 0) sizes[warp] = d;
+    __syncthreads();
+    d = 0.0f;
+    for (int i = 0; i < WARPS; i++) d += sizes[i];
+    const int32_t list = (int32_t)(row / a.rows), lists = a.H / a.heads, b = list / lists;
+    const int2 at = kf_block_row(a, (int32_t)(row - (int64_t)list * a.rows));
+    const int32_t head = (list - b * lists) * a.heads + at.y;
+    const kf_row_end end = kf_row_finish(a, head, m, d);
+    if (a.lse && threadIdx.x == 0)
+        a.lse[b * a.lse_stride[0] + head * a.lse_stride[1] + at.x * a.lse_stride[2]] = end.lse;
+    const int column = threadIdx.x;
+    if (column >= a.Dv) return;
+    float sum = 0.0f;
+    for (int i = 0; i < WARPS; i++) sum += sums[i][column];
+    const int64_t place = b * a.o_stride[0] + head * a.o_stride[1] + at.x * a.o_stride[2] + column;
+    kf_store_element(a.o + place * (a.o_type == KF_F32 ? 4 : 2), a.o_type, sum * end.factor);
+}
+
+extern "C" const kf_cuda_attention_kernel kf_cuda_merge[] = {
+    {KF_CUDA_MERGE, 0, COLUMNS, COLUMNS, 0, 1, 0, WARPS * 32, 1, 0, 80, (const void *)kf_merge_kernel,
+     "merge of partial states"},
+    {},
+};

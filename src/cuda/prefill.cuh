@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Attention for many queries: o = softmax(q k^T scale) v, tile by tile (FlashAttention-2's loop, arXiv 2307.08691).
+//
+//     block    TILE rows of queries, WARPS warps of TILE / WARPS rows (16 or 32) each; q in shared memory
+//     loop     over tiles of KEYS keys, k and v in two stages: while a tile is worked on, the next one is on its way
+//                s = q k^T           mma, fp32
+//                p = 2^(c s - origin)   c = scale log2(e); see attention.cuh for origin
+//                o = o + p v         mma, p rounded to 16 bits in registers
+//     order    from right to left; only tiles that some row does not see in full are masked. Masked and unmasked tiles share
+//              one loop: code that runs for a tile or two comes from L2, which cost 10 us a block when there were two
+//
+// Work: 4 KEYS TILE D operations of the tensor cores a tile. A warp of 32 rows reads, for each fragment of k or v that
+// it takes from shared memory, twice as much use of it as one of 16 does; shared memory's rate is what binds otherwise.
+// The exponentials of keys 16 i + 16 .. stand in the program between the products of keys 16 i .., so that the two units
+// work at the same time.
+#ifndef KF_CUDA_PREFILL_CUH
+#define KF_CUDA_PREFILL_CUH
+
+#include "cuda/attention.cuh"
+
+template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCKS_, bool GENERAL_> struct kf_prefill {
+    using T = T_;
+    static constexpr int D = D_, DV = DV_, TILE = TILE_, KEYS = KEYS_, WARPS = WARPS_, BLOCKS = BLOCKS_;
+    static constexpr bool GENERAL = GENERAL_;
+    static constexpr int THREADS = WARPS * 32, WARP_ROWS = TILE / WARPS, MT = WARP_ROWS / 16;
+    static constexpr int Q_BYTES = TILE * D * 2, K_BYTES = KEYS * D * 2, V_BYTES = KEYS * DV * 2;
+    static constexpr int ROW_BYTES = TILE * 8 + 16;    // keys of each row, and the ends of all
+    static constexpr int O_BYTES = WARP_ROWS * DV * 4; // of a warp, at the end, in the place of q, k and v
+    static constexpr int LOOP_BYTES = Q_BYTES + 2 * (K_BYTES + V_BYTES), END_BYTES = WARPS * O_BYTES + TILE * 16;
+    static constexpr int MAIN_BYTES = LOOP_BYTES > END_BYTES ? LOOP_BYTES : END_BYTES;
+    static constexpr int SHARED = MAIN_BYTES + ROW_BYTES;
+    static_assert(WARP_ROWS % 16 == 0 && KEYS % 16 == 0 && KEYS <= 128 && DV <= D, "");
+    static_assert(WARP_ROWS <= 32, "a lane for each row of a warp");
+
+    // A warp's rows, in registers. Row index [mt][half]: row 16 mt + 8 half + lane / 4 of the warp.
+    struct state {
+        float o[MT][DV / 8][4];
+        float limit[MT][2], d[MT][2];
+    };
+    using scores = float[MT][KEYS / 8][4];
+
+    static __device__ __forceinline__ void products(uint32_t q, uint32_t k, int lane, scores &s) {
+        // Lane's row and chunk within a 16x16 block of q, and within 16 keys of k.
+        const int qr = lane & 15, qc = lane >> 4, kr = (lane >> 4) * 8 + (lane & 7), kc = lane >> 3 & 1;
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[mt][n][e] = 0.0f;
+        // Fragments are loaded one step ahead of their products: the load's latency is as long as four products.
+        constexpr int N = KEYS / 16, KK = D / 16;
+        uint32_t a[2][MT][4], b[2][4];
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++) kf_load_matrix(a[0][mt], q + kf_swizzle<D>(16 * mt + qr, qc));
+        kf_load_matrix(b[0], k + kf_swizzle<D>(kr, kc));
+#pragma unroll
+        for (int kk = 0; kk < KK; kk++) {
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                const int now = (kk * N + n) & 1;
+                if (n + 1 < N)
+                    kf_load_matrix(b[!now], k + kf_swizzle<D>(16 * (n + 1) + kr, 2 * kk + kc));
+                else if (kk + 1 < KK)
+                    kf_load_matrix(b[!now], k + kf_swizzle<D>(kr, 2 * (kk + 1) + kc));
+                if (n == 0 && kk + 1 < KK)
+#pragma unroll
+                    for (int mt = 0; mt < MT; mt++)
+                        kf_load_matrix(a[(kk + 1) & 1][mt], q + kf_swizzle<D>(16 * mt + qr, 2 * (kk + 1) + qc));
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++) {
+                    kf_mma<T>(s[mt][2 * n], a[kk & 1][mt], b[now][0], b[now][1]);
+                    kf_mma<T>(s[mt][2 * n + 1], a[kk & 1][mt], b[now][2], b[now][3]);
+                }
+            }
+        }
+    }
+
+    // On the diagonal the upper warps see nothing of the last tiles.
+    static __device__ __forceinline__ bool some_row_sees(const int2 *keys, int32_t first, int lane) {
+        const int2 mine = keys[lane % WARP_ROWS];
+        return __any_sync(0xffffffffu, mine.x < first + KEYS && mine.y > first && mine.x < mine.y);
+    }
+
+    // Makes -inf of the scores outside of the rows' intervals.
+    static __device__ __forceinline__ void hide(scores &s, const int2 *keys, int32_t first, int lane) {
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int2 mine = keys[16 * mt + 8 * half + lane / 4];
+                const uint32_t from = (uint32_t)(first + 2 * (lane & 3) - mine.x), width = mine.y - mine.x;
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++)
+                        if (from + 8 * n + e >= width) s[mt][n][2 * half + e] = -INFINITY;
+            }
+    }
+
+    // Scores to logits, outside of the rows' intervals -inf. Returns, for the columns of this lane, which keys some row of the
+    // warp sees.
+    static __device__ __forceinline__ uint32_t logits(const kf_cuda_attention &a, const kf_block &w, scores &s,
+                                                      const int2 *keys, int32_t first, int row0, int lane) {
+        uint32_t seen = 0;
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = 16 * mt + 8 * half + lane / 4;
+                const int2 mine = keys[row];
+                const kf_logit_row view = kf_logit_row_find(a, w, row0 + row);
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        const int32_t j = first + 8 * n + 2 * (lane & 3) + e;
+                        float &x = s[mt][n][2 * half + e];
+                        x = j >= mine.x && j < mine.y ? kf_logit(a, view, j, x) : -INFINITY;
+                        if (x != -INFINITY && n < 16) seen |= 1u << (2 * n + e);
+                    }
+            }
+        seen |= __shfl_xor_sync(0xffffffffu, seen, 4);
+        seen |= __shfl_xor_sync(0xffffffffu, seen, 8);
+        return seen | __shfl_xor_sync(0xffffffffu, seen, 16);
+    }
+
+    // Some score passed its row's limit: the rows' true maxima become the origins.
+    static __device__ __forceinline__ void rescale(state &x, float (&top)[MT][2]) {
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float before = x.limit[mt][half], after = kf_limit(kf_quad_max(top[mt][half]));
+                if (after > before) x.limit[mt][half] = after;
+                const float factor = before == -INFINITY ? 0.0f : kf_factor<GENERAL>(before, x.limit[mt][half]);
+                x.d[mt][half] *= factor;
+#pragma unroll
+                for (int n = 0; n < DV / 8; n++) x.o[mt][n][2 * half] *= factor, x.o[mt][n][2 * half + 1] *= factor;
+            }
+    }
+
+    static __device__ __forceinline__ void raise_origins(state &x, const scores &s, float c) {
+        float top[MT][2];
+        bool passed = false;
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float most = -INFINITY;
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+                    most = fmaxf(most, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
+                top[mt][half] = most * c;
+                passed |= top[mt][half] > x.limit[mt][half];
+            }
+        if (__any_sync(0xffffffffu, passed)) rescale(x, top);
+    }
+
+    // Probabilities of two neighbouring keys of a row: i counts half rows, then half blocks of 16 keys.
+    static __device__ __forceinline__ uint32_t probabilities(state &x, const scores &s, float c,
+                                                             const float (&origin)[MT][2], int kk, int mt, int i) {
+        const int n = 2 * kk + i / 2, half = i % 2;
+        const float p0 = kf_probability<GENERAL>(s[mt][n][2 * half], c, origin[mt][half]);
+        const float p1 = kf_probability<GENERAL>(s[mt][n][2 * half + 1], c, origin[mt][half]);
+        x.d[mt][half] += p0 + p1;
+        return kf_pack<T>(p0, p1);
+    }
+
+    // p = 2^(c s - origin), d += p, o += p v. The exponentials of the next 16 keys stand between the products of these.
+    static __device__ __forceinline__ void fold(state &x, scores &s, float c, uint32_t v, int lane, uint32_t seen) {
+        const int vr = lane & 15, vc = lane >> 4;
+        constexpr int N = DV / 16, KK = KEYS / 16, PARTS = MT * 4;
+        float origin[MT][2];
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) origin[mt][half] = kf_origin(x.limit[mt][half]);
+        uint32_t p[2][MT][4], b[2][4];
+        kf_load_matrix_transposed(b[0], v + kf_swizzle<DV>(vr, vc));
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) p[0][i / 4][i % 4] = probabilities(x, s, c, origin, 0, i / 4, i % 4);
+#pragma unroll
+        for (int kk = 0; kk < KK; kk++) {
+            uint32_t keep[2] = {~0u, ~0u};
+            if (GENERAL) // no 0 * NaN from values that no row of the warp sees
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const uint32_t bits = seen >> (4 * kk + 2 * i);
+                    keep[i] = (bits & 1 ? 0xffffu : 0) | (bits & 2 ? 0xffff0000u : 0);
+                }
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                const int now = (kk * N + n) & 1;
+                if (n + 1 < N)
+                    kf_load_matrix_transposed(b[!now], v + kf_swizzle<DV>(16 * kk + vr, 2 * (n + 1) + vc));
+                else if (kk + 1 < KK)
+                    kf_load_matrix_transposed(b[!now], v + kf_swizzle<DV>(16 * (kk + 1) + vr, vc));
+                if (GENERAL)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) b[now][i] &= keep[i & 1];
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++) {
+                    kf_mma<T>(x.o[mt][2 * n], p[kk & 1][mt], b[now][0], b[now][1]);
+                    kf_mma<T>(x.o[mt][2 * n + 1], p[kk & 1][mt], b[now][2], b[now][3]);
+                }
+#pragma unroll
+                for (int j = 0; j < PARTS; j++) // spread over the steps
+                    if (kk + 1 < KK && j * N / PARTS == n)
+                        p[(kk + 1) & 1][j / 4][j % 4] = probabilities(x, s, c, origin, kk + 1, j / 4, j % 4);
+            }
+        }
+    }
+
+    // What a row still needs after its last key: where its output goes, and the factor of o.
+    struct row_end {
+        int64_t place; // in elements of o, or of part_o
+        float factor;
+    };
+
+    // Row `lane` of the warp: its LSE or the numbers of its partial state are written here.
+    static __device__ __forceinline__ row_end finish_row(const kf_cuda_attention &a, const kf_block &w, int row,
+                                                         float2 state) {
+        row_end end = {-1, 1.0f};
+        if (row >= w.rows) return end;
+        const int32_t r = w.row0 + row;
+        const int2 at = kf_block_row(a, r);
+        const int32_t query = at.x, head = w.head0 + at.y;
+        if (a.splits > 1) {
+            const int64_t place = ((int64_t)w.list * a.rows + r) * a.splits + w.split;
+            reinterpret_cast<float2 *>(a.part_state)[place] = state;
+            end.place = place * a.Dv;
+            return end;
+        }
+        const kf_row_end finished = kf_row_finish(a, head, state.x, state.y);
+        if (a.lse) a.lse[w.b * a.lse_stride[0] + head * a.lse_stride[1] + query * a.lse_stride[2]] = finished.lse;
+        end.place = w.b * a.o_stride[0] + head * a.o_stride[1] + query * a.o_stride[2];
+        end.factor = finished.factor;
+        return end;
+    }
+
+    // o leaves through shared memory, so that what needs a row's pointer stands in the program once and not for every
+    // register, and stores are whole rows. `o` is the warp's place, [WARP_ROWS][DV] floats in swizzled chunks of 16 bytes.
+    static __device__ __forceinline__ void finish(const kf_cuda_attention &a, const kf_block &w, const state &x,
+                                                  char *o, row_end *ends, int row0, int lane) {
+        float2 *states = reinterpret_cast<float2 *>(ends);
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = 16 * mt + 8 * half + lane / 4;
+                const float d = kf_quad_sum(x.d[mt][half]);
+                if ((lane & 3) == 0) states[row] = make_float2(kf_maximum<GENERAL>(x.limit[mt][half]), d);
+#pragma unroll
+                for (int n = 0; n < DV / 8; n++)
+                    *reinterpret_cast<float2 *>(o + row * (DV * 4) + ((2 * n + (lane & 2) / 2) ^ (row & 3) * 2) * 16 +
+                                                (lane & 1) * 8) =
+                        make_float2(x.o[mt][n][2 * half], x.o[mt][n][2 * half + 1]);
+            }
+        __syncwarp();
+        row_end mine = {-1, 0.0f};
+        const float2 my_state = lane < WARP_ROWS ? states[lane] : make_float2(0.0f, 0.0f);
+        if (lane < WARP_ROWS) mine = finish_row(a, w, row0 + lane, my_state);
+        __syncwarp();
+        if (lane < WARP_ROWS) ends[lane] = mine;
+        __syncwarp();
+        constexpr int CHUNKS = DV / KF_CHUNK;
+#pragma unroll 2
+        for (int i = lane; i < WARP_ROWS * CHUNKS; i += 32) {
+            const int row = i / CHUNKS, chunk = i % CHUNKS;
+            const row_end end = ends[row];
+            if (end.place < 0 || KF_CHUNK * chunk >= a.Dv) continue;
+            const float4 *from =
+                reinterpret_cast<const float4 *>(o + row * (DV * 4) + (2 * chunk ^ (row & 3) * 2) * 16);
+            const float4 y0 = from[0], y1 = from[1];
+            float y[KF_CHUNK] = {y0.x, y0.y, y0.z, y0.w, y1.x, y1.y, y1.z, y1.w};
+#pragma unroll
+            for (int e = 0; e < KF_CHUNK; e++) y[e] *= end.factor;
+            const int64_t place = end.place + KF_CHUNK * chunk;
+            if (a.splits == 1 && a.o_type != KF_F32 && a.aligned) {
+                *reinterpret_cast<uint4 *>(a.o + 2 * place) = make_uint4(
+                    kf_pack<T>(y[0], y[1]), kf_pack<T>(y[2], y[3]), kf_pack<T>(y[4], y[5]), kf_pack<T>(y[6], y[7]));
+                continue;
+            }
+            char *to = a.splits == 1 ? a.o : reinterpret_cast<char *>(a.part_o);
+            const int type = a.splits == 1 ? a.o_type : KF_F32, bytes = type == KF_F32 ? 4 : 2;
+#pragma unroll
+            for (int e = 0; e < KF_CHUNK; e++) kf_store_element(to + bytes * (place + e), type, y[e]);
+        }
+    }
+
+    static __device__ __forceinline__ void run(const kf_cuda_attention &a) {
+        extern __shared__ __align__(128) char memory[];
+        const uint32_t q = kf_shared(memory), k = q + Q_BYTES, v = k + 2 * K_BYTES;
+        int2 *keys = reinterpret_cast<int2 *>(memory + MAIN_BYTES);
+        int *ends = reinterpret_cast<int *>(keys + TILE);
+        const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, row0 = warp * WARP_ROWS;
+        kf_block w = kf_block_find(a, blockIdx.x, TILE);
+        kf_load_queries<TILE, D, THREADS, GENERAL>(q, a, w, thread);
+        kf_copy_commit();
+        kf_block_range<THREADS>(a, w, ends);
+        // Tiles t0 .. t1 - 1, from right to left; of those in [f0, f1) every row sees every key.
+        const int32_t t0 = w.lo / KEYS, t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;
+        const int32_t f0 = (w.full_lo + KEYS - 1) / KEYS, f1 = w.full_hi / KEYS;
+        const char *const k_base = kf_keys_at(a, w), *const v_base = kf_values_at(a, w);
+        auto load = [&](int32_t t) {
+            const int32_t first = t * KEYS;
+            const uint32_t k_to = k + (t & 1) * K_BYTES, v_to = v + (t & 1) * V_BYTES;
+            if (first >= w.lo && first + KEYS <= w.hi) {
+                kf_load_whole_tile<KEYS, D, THREADS, GENERAL>(k_to, k_base, a.k_stride[2], first, a.D, a.aligned,
+                                                              thread);
+                kf_load_whole_tile<KEYS, DV, THREADS, GENERAL>(v_to, v_base, a.v_stride[2], first, a.Dv, a.aligned,
+                                                               thread);
+            } else {
+                kf_load_tile<KEYS, D, THREADS, GENERAL>(k_to, k_base, a.k_stride[2], first, w.lo, w.hi, a.D, a.aligned,
+                                                        thread);
+                kf_load_tile<KEYS, DV, THREADS, GENERAL>(v_to, v_base, a.v_stride[2], first, w.lo, w.hi, a.Dv,
+                                                         a.aligned, thread);
+            }
+            kf_copy_commit();
+        };
+        state x;
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                x.limit[mt][half] = -INFINITY, x.d[mt][half] = 0.0f;
+#pragma unroll
+                for (int n = 0; n < DV / 8; n++) x.o[mt][n][2 * half] = x.o[mt][n][2 * half + 1] = 0.0f;
+            }
+        const float c = GENERAL ? 1.0f : a.scale * KF_LOG2E; // what scores are multiplied by
+        const uint32_t my_q = q + row0 * D * 2;
+        if (t1 > t0) load(t1 - 1);
+        kf_launch_dependents();
+        for (int row = thread; row < TILE; row += THREADS) keys[row] = kf_block_row_keys(a, w, row);
+#pragma unroll 1
+        for (int32_t t = t1 - 1; t >= t0; t--) {
+            scores s;
+            uint32_t seen = ~0u;
+            // One barrier a tile: past it, tile t is there for all, and no warp still works on tile t + 1, whose place tile
+            // t - 1 takes.
+            kf_copy_wait<0>();
+            __syncthreads();
+            if (t > t0) load(t - 1);
+            const bool partial = t >= f1 || t < f0;
+            if (partial && !some_row_sees(keys + row0, t * KEYS, lane)) continue;
+            products(my_q, k + (t & 1) * K_BYTES, lane, s);
+            if (GENERAL)
+                seen = logits(a, w, s, keys + row0, t * KEYS, row0, lane);
+            else if (partial)
+                hide(s, keys + row0, t * KEYS, lane);
+            raise_origins(x, s, c);
+            fold(x, s, c, v + (t & 1) * V_BYTES, lane, seen);
+        }
+        kf_copy_wait<0>();
+        __syncthreads(); // q, k and v are no longer read
+        finish(a, w, x, memory + warp * O_BYTES, reinterpret_cast<row_end *>(memory + WARPS * O_BYTES) + row0, row0,
+               lane);
+    }
+};
+
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
+    kf_prefill_kernel(const __grid_constant__ kf_cuda_attention a) {
+    P::run(a);
+}
+
+#define KF_PREFILL_ROW(T, TYPE, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL)                                             \
+    {                                                                                                                  \
+        KF_CUDA_PREFILL, TYPE, D, DV, GENERAL, TILE, KEYS, (WARPS)*32, BLOCKS,                                         \
+            kf_prefill<T, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>::SHARED, 80,                                      \
+            (const void *)kf_prefill_kernel<kf_prefill<T, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>>,                 \
+            "prefill " #TILE "x" #KEYS " D=" #D " Dv=" #DV ", mma.sync m16n8k16"                                       \
+    }
+
+// Both dtypes, plain and general; the general ones with 16 rows a warp, for their registers.
+#define KF_PREFILL_ROWS(D, DV, TILE, KEYS, WARPS, BLOCKS)                                                              \
+    KF_PREFILL_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILE, KEYS, WARPS, BLOCKS, false),                              \
+        KF_PREFILL_ROW(__half, KF_F16, D, DV, TILE, KEYS, WARPS, BLOCKS, false),                                       \
+        KF_PREFILL_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILE, KEYS, (TILE / 16), 1, true),                          \
+        KF_PREFILL_ROW(__half, KF_F16, D, DV, TILE, KEYS, (TILE / 16), 1, true)
+
+#endif
