@@ -334,7 +334,8 @@ INLINE void few_score_rows(const int rows, const int keys, const int32_t type, c
                            int64_t stride, int64_t n, int64_t D, int64_t ahead, float *s) {
     float sums[KF_LANES];
     int64_t j = 0;
-    for (; j + keys <= n; j += keys) {
+    for (; j < n && n >= keys; j += keys) {
+        if (j > n - keys) j = n - keys; // the last keys again rather than one by one; the sums are the same
         for (int i = 0; i < keys && j + i < ahead; i++)
             prefetch_key(k + (j + i) * stride, stride, D * kf_type_size(type));
         few_score_tile(rows, keys, type, q, k + j * stride, stride, D, sums);
