@@ -419,7 +419,9 @@ typedef struct kf_embedding_args {
 
 /* A linear layer: y = x W^T + bias. Weights are dequantised inside the product.
      KF_ACTIVATIONS_EXACT  products of x as it is given and W's exact values, summed in fp32 (bf16 x with bf16 W may use the machine's
-                           bf16 dot product, which is exact up to the order of sums and treats subnormal numbers as zero)
+                           bf16 dot product, which is exact up to the order of sums and treats subnormal numbers as zero;
+                           with quantised W, blocks of 32 of x may be taken in fixed point, each value to within 2^-24 of the
+                           block's largest, where fp32 sums of the block would err as much)
      KF_ACTIVATIONS_INT8   x is quantised to int8 in blocks of 32 along K (scale = max|x| / 127, round to nearest, ties to even; the scale
                            in fp32) for quantised weights; integer dot products. For dense weights the same as EXACT.
    The bits of a row of y do not depend on T. */

@@ -120,7 +120,7 @@ mutant quick rescale src/cpu/attention_loops.h \
     'd[r] = d[r] * alpha[r] + sum;' 'd[r] = d[r] + sum;' \
     attention/hostile/rising-scores
 mutant slow base-of-logarithm src/math/state.h \
-    ' * 0.69314718055994530942' '' \
+    '(float)((top + log2(d)) * ln2)' '(float)(top + log2(d))' \
     attention/report/lse-natural
 mutant slow scale-twice src/cpu/attention_rows.c \
     'return (scale < 0.0f ? -scale : scale) * KF_LOG2E;' 'return scale * scale * KF_LOG2E;' \
@@ -132,10 +132,10 @@ mutant quick split-weight src/cpu/attention_rows.c \
     'all.d += w * call->states' 'all.d += call->states' \
     attention/decode/mha
 mutant slow sink-base src/math/state.h \
-    'kf_state one = {sink * KF_LOG2E, 1.0f};' 'kf_state one = {sink, 1.0f};' \
+    '(double)*sink / ln2' '(double)*sink' \
     attention/grid/sinks
 mutant slow empty-row src/math/state.h \
-    'return state.d == 0.0f ? 0.0f : 1.0f / state.d;' 'return 1.0f / state.d;' \
+    'if (state.d == 0.0f) {' 'if (state.d == -1.0f) {' \
     attention/report/causal-more-queries-than-keys
 
 # ------------------------------------------------------------------------------------ attention: data and options
@@ -172,7 +172,7 @@ mutant slow rmsnorm-cast src/cpu/rows_loops.h \
     'r->cast == KF_CAST_END ? KF_TYPE_F32 : sum_type' 'r->cast != KF_CAST_LLAMA ? KF_TYPE_F32 : sum_type' \
     rmsnorm/residual/sum
 mutant slow rmsnorm-llama src/cpu/rows_loops.h \
-    'r->cast == KF_CAST_LLAMA ? r->x_type : KF_TYPE_F32' 'KF_TYPE_F32' \
+    'residual_type, y_type, x_type, woven, stream)' 'residual_type, y_type, KF_TYPE_F32, woven, stream)' \
     rmsnorm/plain/llama
 mutant slow rmsnorm-eps src/cpu/rows_loops.h \
     'mean + ldexp((double)eps, -2 * power)' 'mean' \

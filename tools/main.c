@@ -52,6 +52,7 @@ static int run(int argc, char **argv) {
 int main(int argc, char **argv) {
     int status = run(argc, argv);
     // A full disk or a closed pipe must not pass for success.
-    if (fflush(stdout) != 0 && status == 0) status = kft_error("standard output could not be written");
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0)
+        status = kft_error("standard output could not be written");
     return status;
 }

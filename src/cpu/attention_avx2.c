@@ -58,6 +58,7 @@ INLINE_PRIMITIVE kf_vec hide(kf_vec x, const uint8_t *visible) {
 
 INLINE_PRIMITIVE void store_weight_half(uint16_t *p, kf_vec w) { kf_vec_store_bf16(p, w); }
 
+#define exact_fma kf_vec_fma
 #define weight kf_vec_exp2_flush
 #define weight_half kf_vec_exp2_flush
 

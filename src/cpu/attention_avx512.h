@@ -9,6 +9,8 @@
 
 #include "cpu/simd_avx512.h"
 
+#define exact_fma kf_vec_fma
+
 // x[i] lane j <-> x[j] lane i, by 64 shuffles: pairs of 32 bits, of 64 bits, then of quarters.
 static inline __attribute__((always_inline)) void transpose_block(__m512 *x) {
     __m512 a[16], b[16];

@@ -215,7 +215,8 @@ INLINE void few_score_rows_bf16(const int rows, const int keys, const char *q, c
                                 int64_t D, int64_t ahead, float *s) {
     float sums[16];
     int64_t j = 0;
-    for (; j + keys <= n; j += keys) {
+    for (; j < n && n >= keys; j += keys) {
+        if (j > n - keys) j = n - keys;
         for (int i = 0; i < keys && j + i < ahead; i++) prefetch_key(k + (j + i) * stride, stride, D * 2);
         few_score_tile_bf16(rows, keys, q, k + j * stride, stride, D, sums);
         UNROLL for (int r = 0; r < rows; r++)

@@ -18,7 +18,6 @@ typedef struct few_scratch {
     void *q_half; // q itself in fp32
     float *o, *s;
     void *p; // s itself in fp32
-    size_t bytes;
 } few_scratch;
 
 static few_scratch lay_out(char *base, const kf_attention_kernels *kernels, int64_t D, int64_t Dv) {
@@ -29,8 +28,7 @@ static few_scratch lay_out(char *base, const kf_attention_kernels *kernels, int6
     t.q_half = at, at += KF_FEW_ROWS * D * 4;
     t.o = (float *)at, at += KF_FEW_ROWS * width * 4;
     t.s = (float *)at, at += KF_FEW_ROWS * KF_SCORE_STRIDE * 4;
-    t.p = at, at += KF_FEW_ROWS * KF_SCORE_STRIDE * 4;
-    t.bytes = (size_t)(at - base);
+    t.p = at;
     return t;
 }
 

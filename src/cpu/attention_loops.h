@@ -12,6 +12,7 @@
 //     hide(x, visible)         x, and -inf where the byte is 0
 //     weight(x)                2^x for x <= 0 (up to rounding); weight_half(x): where the result is rounded to bf16
 //     store_weight_half(p, w)  w as bf16
+//     exact_fma(a, b, c)       a b + c with an exact product: c s and c m are large numbers whose difference is small
 //
 // Layouts of a packed block (n keys, KF_LANES = L):
 //     queries   [D][12]                                    so that a step of d reads 12 neighbours
@@ -204,7 +205,7 @@ INLINE float row_max(const float *s, int64_t first, int64_t last) {
 // p of one vector, stored; returned for the sum. origin: c m, or where that is far m itself (state.h). half: p is bf16.
 INLINE kf_vec weights_at(const float *s, void *p, int64_t j, kf_vec c, kf_vec origin, const bool far, const bool half) {
     kf_vec x = kf_vec_load_f32(s + j);
-    x = far ? kf_vec_mul(c, kf_vec_sub(x, origin)) : kf_vec_fma(c, x, kf_vec_sub(kf_vec_zero(), origin));
+    x = far ? kf_vec_mul(c, kf_vec_sub(x, origin)) : exact_fma(c, x, kf_vec_sub(kf_vec_zero(), origin));
     kf_vec w = half ? weight_half(x) : weight(x);
     if (half)
         store_weight_half((uint16_t *)p + j, w);
@@ -334,7 +335,8 @@ INLINE void few_score_rows(const int rows, const int keys, const int32_t type, c
                            int64_t stride, int64_t n, int64_t D, int64_t ahead, float *s) {
     float sums[KF_LANES];
     int64_t j = 0;
-    for (; j + keys <= n; j += keys) {
+    for (; j < n && n >= keys; j += keys) {
+        if (j > n - keys) j = n - keys; // the last keys again rather than one by one; the sums are the same
         for (int i = 0; i < keys && j + i < ahead; i++)
             prefetch_key(k + (j + i) * stride, stride, D * kf_type_size(type));
         few_score_tile(rows, keys, type, q, k + j * stride, stride, D, sums);

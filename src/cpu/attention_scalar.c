@@ -19,6 +19,8 @@ static inline kf_vec add_bias(kf_vec x, kf_vec bias) { return bias == -INFINITY 
 static inline kf_vec hide(kf_vec x, const uint8_t *visible) { return *visible ? x : -INFINITY; }
 #define store_weight_half kf_vec_store_bf16
 
+// kf_vec_fma rounds twice here; in float64 the product of two floats is exact.
+static inline kf_vec exact_fma(kf_vec a, kf_vec b, kf_vec c) { return (float)((double)a * (double)b + (double)c); }
 #define weight kf_vec_exp2_flush
 #define weight_half kf_vec_exp2_flush
 

@@ -42,22 +42,9 @@ static void write_kinds(gguf_writer *w) {
 }
 
 static void write_vocabulary(gguf_writer *w) {
-    static const char *const tokens[] = {"<|endoftext|>",
-                                         "<|im_start|>",
-                                         "<|im_end|>",
-                                         "<tool>",
-                                         "a",
-                                         "b",
-                                         "aa",
-                                         "aab",
-                                         "\xc4\xa0",
-                                         "\xc4\xa0"
-                                         "i",
-                                         "i",
-                                         "'",
-                                         "s",
-                                         "\xc4\x8a",
-                                         "1"};
+    static const char *const tokens[] = {
+        "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>", "a", "b",        "aa", "aab",
+        "\xc4\xa0",      "\xc4\xa0\x69", "i",          "'",      "s", "\xc4\x8a", "1"};
     static const unsigned char types[] = {3, 3, 3, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     enum { TOKENS = sizeof types };
     gguf_begin(w);
