@@ -11,7 +11,6 @@ static inline kf_int kf_int_set1(int32_t v) { return _mm256_set1_epi32(v); }
 static inline kf_int kf_int_and(kf_int a, kf_int b) { return _mm256_and_si256(a, b); }
 static inline kf_int kf_int_or(kf_int a, kf_int b) { return _mm256_or_si256(a, b); }
 static inline kf_int kf_int_add(kf_int a, kf_int b) { return _mm256_add_epi32(a, b); }
-static inline kf_int kf_int_sub(kf_int a, kf_int b) { return _mm256_sub_epi32(a, b); }
 static inline kf_int kf_int_shl(kf_int a, int n) { return _mm256_slli_epi32(a, n); }
 static inline kf_int kf_int_shr(kf_int a, int n) { return _mm256_srli_epi32(a, n); }
 static inline kf_int kf_int_sar(kf_int a, int n) { return _mm256_srai_epi32(a, n); }

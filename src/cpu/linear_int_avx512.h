@@ -13,7 +13,6 @@ static inline kf_int kf_int_set1(int32_t v) { return _mm512_set1_epi32(v); }
 static inline kf_int kf_int_and(kf_int a, kf_int b) { return _mm512_and_si512(a, b); }
 static inline kf_int kf_int_or(kf_int a, kf_int b) { return _mm512_or_si512(a, b); }
 static inline kf_int kf_int_add(kf_int a, kf_int b) { return _mm512_add_epi32(a, b); }
-static inline kf_int kf_int_sub(kf_int a, kf_int b) { return _mm512_sub_epi32(a, b); }
 static inline kf_int kf_int_shl(kf_int a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 static inline kf_int kf_int_shr(kf_int a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
 static inline kf_int kf_int_sar(kf_int a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }

@@ -16,7 +16,6 @@ static inline kf_int kf_int_set1(int32_t v) { return v; }
 static inline kf_int kf_int_and(kf_int a, kf_int b) { return a & b; }
 static inline kf_int kf_int_or(kf_int a, kf_int b) { return a | b; }
 static inline kf_int kf_int_add(kf_int a, kf_int b) { return a + b; }
-static inline kf_int kf_int_sub(kf_int a, kf_int b) { return a - b; }
 static inline kf_int kf_int_shl(kf_int a, int n) { return (kf_int)((uint32_t)a << n); }
 static inline kf_int kf_int_shr(kf_int a, int n) { return (kf_int)((uint32_t)a >> n); }
 static inline kf_int kf_int_sar(kf_int a, int n) { return a >> n; }

@@ -3,7 +3,7 @@
 // The micro-kernels of the linear layer, written once and compiled for each ISA (linear_scalar.c, linear_avx2.c, ...). The file that
 // includes this one has included a simd_*.h (kf_vec, KF_LANES) and defined, for vectors kf_int of KF_LANES int32:
 //
-//     kf_int_load(p), kf_int_set1(i), kf_int_and, kf_int_or, kf_int_add, kf_int_sub, kf_int_shl(v, n), kf_int_shr(v, n),
+//     kf_int_load(p), kf_int_set1(i), kf_int_and, kf_int_or, kf_int_add, kf_int_shl(v, n), kf_int_shr(v, n),
 //     kf_int_sar(v, n)                                       bitwise and 32-bit arithmetic; shr is logical, sar is not
 //     kf_int_as_vec(v), kf_int_to_vec(v), kf_vec_to_int(f)   the same bits; the same numbers; rounded to nearest even
 //     kf_int_store_bytes(p, v), kf_int_hsum(v)               the low byte of each lane; the sum of the lanes
