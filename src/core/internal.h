@@ -221,7 +221,7 @@ typedef struct kf_backend {
     void (*give_workspace)(const kf_context *context, void *workspace);
 } kf_backend;
 
-extern const kf_backend kf_backend_cpu; // src/cpu/backend.c
+extern const kf_backend kf_backend_cpu;  // src/cpu/backend.c
 extern const kf_backend kf_backend_cuda; // src/cuda/backend.c, where KF_HAVE_CUDA is 1
 
 struct kf_team;
