@@ -4,11 +4,13 @@
 //
 //     rotate   where RoPE at load is asked for: q and the visible part of k, rotated into shared workspace in fp32. Once a run
 //              instead of once for each tile that reads them.
+//     pack     where tiles are of few rows and several share their keys: each block of keys and values packed once for all
+//              of them into shared workspace, instead of once for each tile that reads it
 //     attend   one item of the plan each (plan.h): a tile of many rows (attention_tiles.c) or all rows of a KV head where
 //              they are few (attention_few.c)
 //     merge    where keys are split: the partial states of a tile's rows, in the order of the splits
 //
-//     shared   q [B, H, Nq, D] fp32 | k [B, Hkv, Nk, D] fp32 | states [slots][rows][2] fp32 | outputs [slots][rows][Dv] fp32
+//     shared   q [B, H, Nq, D] fp32 | k [B, Hkv, Nk, D] fp32 | packed [B Hkv][blocks] | states [slots][rows][2] fp32 | outputs [slots][rows][Dv] fp32
 #include "cpu/attention.h"
 
 #include <string.h>
@@ -17,16 +19,21 @@
 
 typedef struct cpu_attention_plan {
     kf_attention_plan cut;
-    int32_t few;                         // 1: attention_few.c
-    int32_t rotates;                     // 1: the first phase is `rotate`
-    int64_t rotate_q, rotate_k;          // items of the rotate phase: blocks of queries, then blocks of keys
-    int64_t k_at, states_at, outputs_at; // offsets in shared
+    int32_t few;                                    // 1: attention_few.c
+    int32_t packs;                                  // 1: there is a phase `pack`
+    int32_t step[KF_MAX_PHASES];                    // what each phase is
+    int64_t rotate_q, rotate_k;                     // items of the rotate phase: blocks of queries, then blocks of keys
+    int64_t k_at, packed_at, states_at, outputs_at; // offsets in shared
     double magnitude;
     double frequency[KF_MAX_HEAD_DIM / 2];
 } cpu_attention_plan;
 kf_static_assert(sizeof(cpu_attention_plan) <= sizeof((kf_plan *)0)->word, "the plan has room");
 
+enum { ROTATE, PACK, ATTEND, MERGE }; // the steps
+
 enum {
+    // Tiles below so many rows leave the packing to a phase of its own: in a tile of 192 it is 2 to 6 % of the work.
+    PACK_ROWS = 192,
     ROTATE_ROWS = 64, // queries or keys of an item of the rotate phase
     // Bytes of a tile's queries and outputs, beside a packed block of keys and values: together half of a 1 MiB L2.
     TILE_BYTES = 400 * 1024,
@@ -64,6 +71,10 @@ static bool add_shared(int64_t *total, int64_t a, int64_t b) {
     return *total >= 0 && *total < INT64_C(1) << 62;
 }
 
+static int64_t key_blocks(const struct kf_attention_options *n) {
+    return kf_padded(n->Nk, KF_KEY_BLOCK) / KF_KEY_BLOCK;
+}
+
 static bool lay_out_shared(const kf_op *op, cpu_attention_plan *plan, int64_t *bytes) {
     const kf_attention_problem *problem = &op->problem.attention;
     const struct kf_attention_options *n = &problem->options;
@@ -73,10 +84,20 @@ static bool lay_out_shared(const kf_op *op, cpu_attention_plan *plan, int64_t *b
     if (n->rope_q) fits &= add_shared(bytes, n->B * n->H * n->Nq, n->D * 4);
     plan->k_at = *bytes;
     if (n->rope_k) fits = fits && add_shared(bytes, n->B * n->Hkv * n->Nk, n->D * 4);
+    plan->packed_at = *bytes;
+    if (plan->packs)
+        fits = fits && add_shared(bytes, plan->cut.pairs * key_blocks(n),
+                                  (int64_t)kf_attention_packed_bytes(
+                                      kernels_of(op), kf_attention_choose_tiles(kernels_of(op), problem), n->D, n->Dv));
     plan->states_at = *bytes;
     fits = fits && add_shared(bytes, slots, sizeof(kf_state));
     plan->outputs_at = *bytes;
     return fits && add_shared(bytes, slots, n->Dv * 4);
+}
+
+static void add_phase(kf_op *op, cpu_attention_plan *plan, int32_t step, int64_t items) {
+    plan->step[op->plan.phases] = step;
+    op->plan.items[op->plan.phases++] = items;
 }
 
 static kf_status plan_attention(kf_op *op) {
@@ -88,20 +109,20 @@ static kf_status plan_attention(kf_op *op) {
     int64_t shared;
     kf_attention_plan_make(n, &limits, &plan.cut);
     plan.few = plan.cut.rows <= KF_FEW_ROWS;
+    plan.packs = !plan.few && plan.cut.tiles > 1 && plan.cut.tile_rows < PACK_ROWS;
     if (!lay_out_shared(op, &plan, &shared))
         return kf_fail(KF_INVALID_ARGUMENT,
                        "attention: B = %lld, H = %lld, Nq = %lld, Nk = %lld need a workspace of more than 2^62 bytes",
                        (long long)n->B, (long long)n->H, (long long)n->Nq, (long long)n->Nk);
     if (n->rope_q) plan.rotate_q = n->B * ((n->Nq + ROTATE_ROWS - 1) / ROTATE_ROWS);
     if (n->rope_k) plan.rotate_k = (n->Nk + ROTATE_ROWS - 1) / ROTATE_ROWS;
-    plan.rotates = n->rope_q || n->rope_k;
-    if (plan.rotates) plan.magnitude = kf_rope_table(&n->rope, plan.frequency);
-
-    int32_t phases = 0;
-    if (plan.rotates) op->plan.items[phases++] = plan.rotate_q + plan.rotate_k;
-    op->plan.items[phases++] = plan.cut.items;
-    if (plan.cut.slots) op->plan.items[phases++] = plan.cut.pairs * plan.cut.tiles;
-    op->plan.phases = phases;
+    if (n->rope_q || n->rope_k) {
+        plan.magnitude = kf_rope_table(&n->rope, plan.frequency);
+        add_phase(op, &plan, ROTATE, plan.rotate_q + plan.rotate_k);
+    }
+    if (plan.packs) add_phase(op, &plan, PACK, plan.cut.pairs * key_blocks(n));
+    add_phase(op, &plan, ATTEND, plan.cut.items);
+    if (plan.cut.slots) add_phase(op, &plan, MERGE, plan.cut.pairs * plan.cut.tiles);
     op->plan.streams = plan.few;
     op->plan.shared_bytes = (size_t)shared;
     op->plan.scratch_bytes = plan.few ? kf_attention_few_scratch(kernels, n->D, n->Dv)
@@ -176,11 +197,24 @@ static kf_attention_call call_of(const kf_op *op, char *shared) {
         .problem = problem, .plan = &plan->cut, .kernels = kernels_of(op), .q = problem->q, .k = problem->k};
     if (problem->options.rope_q) call.q = compact_view(&problem->q, shared);
     if (problem->options.rope_k) call.k = compact_view(&problem->k, shared + plan->k_at);
+    if (plan->packs) call.packed = shared + plan->packed_at;
     if (plan->cut.slots) {
         call.states = (float *)(void *)(shared + plan->states_at);
         call.outputs = (float *)(void *)(shared + plan->outputs_at);
     }
     return call;
+}
+
+// A block of a KV head's keys, where some row of all tiles may see one of them.
+static void run_pack(const cpu_attention_plan *plan, const kf_attention_call *call, int64_t index) {
+    int64_t blocks = key_blocks(&call->problem->options), block = index % blocks * KF_KEY_BLOCK;
+    kf_attention_plan whole = plan->cut;
+    kf_attention_item item;
+    whole.tile_rows = whole.rows;
+    whole.tiles = whole.splits = 1;
+    kf_attention_item_get(&whole, call->problem, index / blocks, &item);
+    if (block + KF_KEY_BLOCK <= item.keys.lo || block >= item.keys.hi) return;
+    kf_attention_pack_block(call, item.b, item.kv_head, block, item.keys.hi);
 }
 
 // An item whose split its rows do not see leaves at once; where they see no key at all, the first split says so.
@@ -207,12 +241,13 @@ static void run_merge(const cpu_attention_plan *plan, const kf_attention_call *c
 static void run_attention(const kf_op *op, const kf_worker *worker, int32_t phase, int64_t first, int64_t count) {
     const cpu_attention_plan *plan = plan_of(op);
     kf_attention_call call = call_of(op, worker->shared);
-    if (!plan->rotates) phase++; // 0: rotate, 1: attend, 2: merge
-    int64_t live = phase == 1 ? kf_attention_splits_live(&plan->cut, call.problem) : 0;
+    const int32_t step = plan->step[phase];
+    int64_t live = step == ATTEND ? kf_attention_splits_live(&plan->cut, call.problem) : 0;
     for (int64_t i = first; i < first + count; i++) {
-        if (phase == 0) run_rotate(plan, &call, i);
-        if (phase == 1 && i % plan->cut.splits < live) run_attend(plan, &call, i, worker->scratch);
-        if (phase == 2) run_merge(plan, &call, i);
+        if (step == ROTATE) run_rotate(plan, &call, i);
+        if (step == PACK) run_pack(plan, &call, i);
+        if (step == ATTEND && i % plan->cut.splits < live) run_attend(plan, &call, i, worker->scratch);
+        if (step == MERGE) run_merge(plan, &call, i);
     }
 }
 

@@ -105,6 +105,7 @@ typedef struct kf_attention_call {
     const kf_attention_plan *plan;
     const kf_attention_kernels *kernels;
     kf_view q, k;   // rotated where that was asked for
+    char *packed;   // [pairs][key blocks] packed once for all tiles (attention_tiles.c); NULL: each tile packs its own
     float *states;  // [slots][rows of all KV heads][2]: m, d
     float *outputs; // [slots][rows of all KV heads][Dv], not yet divided by d
 } kf_attention_call;
@@ -160,6 +161,10 @@ void kf_attention_merge_row(const kf_attention_call *call, const kf_attention_it
 size_t kf_attention_tiles_scratch(const kf_attention_kernels *kernels, const kf_tile_kernels *tiles,
                                   const kf_attention_plan *plan, int64_t D, int64_t Dv);
 size_t kf_attention_few_scratch(const kf_attention_kernels *kernels, int64_t D, int64_t Dv);
+// One block of a KV head's keys and values packed into call->packed: its bytes, and the packing of keys block .. end - 1.
+size_t kf_attention_packed_bytes(const kf_attention_kernels *kernels, const kf_tile_kernels *tiles, int64_t D,
+                                 int64_t Dv);
+void kf_attention_pack_block(const kf_attention_call *call, int64_t b, int64_t kv_head, int64_t block, int64_t end);
 void kf_attention_run_tile(const kf_attention_call *call, const kf_attention_item *item, char *scratch);
 void kf_attention_run_few(const kf_attention_call *call, const kf_attention_item *item, char *scratch);
 

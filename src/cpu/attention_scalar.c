@@ -5,6 +5,10 @@
 
 #include "cpu/simd_scalar.h"
 
+// kf_vec_fma rounds twice here. In float64 the product of two floats is exact, so that sums of products err as they do where there is an FMA.
+static inline kf_vec exact_fma(kf_vec a, kf_vec b, kf_vec c) { return (float)((double)a * (double)b + (double)c); }
+#define kf_vec_fma exact_fma
+
 #define SCORE_ROWS 4
 #define SCORE_VECS 4
 #define VALUE_VECS 4
@@ -19,8 +23,6 @@ static inline kf_vec add_bias(kf_vec x, kf_vec bias) { return bias == -INFINITY 
 static inline kf_vec hide(kf_vec x, const uint8_t *visible) { return *visible ? x : -INFINITY; }
 #define store_weight_half kf_vec_store_bf16
 
-// kf_vec_fma rounds twice here; in float64 the product of two floats is exact.
-static inline kf_vec exact_fma(kf_vec a, kf_vec b, kf_vec c) { return (float)((double)a * (double)b + (double)c); }
 #define weight kf_vec_exp2_flush
 #define weight_half kf_vec_exp2_flush
 

@@ -116,20 +116,74 @@ static void fold_group(const kf_attention_call *call, const kf_tile_kernels *til
         tiles->values(t->p, t->values, options->Dv, keys.lo, keys.hi, alpha, o);
 }
 
+// A packed block in memory: keys | values | whether all values are finite.
+typedef struct packed_block {
+    char *keys, *values;
+    bool *finite;
+    size_t bytes;
+} packed_block;
+
+static packed_block lay_out_block(char *base, const kf_attention_kernels *kernels, const kf_tile_kernels *tiles,
+                                  int64_t D, int64_t Dv) {
+    size_t at = 0;
+    packed_block p;
+    p.keys = take(base, &at, KF_KEY_BLOCK * D * tiles->element_bytes);
+    p.values = take(base, &at, KF_KEY_BLOCK * kf_padded(Dv, kernels->lanes) * tiles->element_bytes);
+    p.finite = take(base, &at, sizeof *p.finite);
+    p.bytes = at;
+    return p;
+}
+
+size_t kf_attention_packed_bytes(const kf_attention_kernels *kernels, const kf_tile_kernels *tiles, int64_t D,
+                                 int64_t Dv) {
+    return lay_out_block(NULL, kernels, tiles, D, Dv).bytes;
+}
+
+// The block of call->packed that holds keys `block` .. of a KV head.
+static packed_block find_block(const kf_attention_call *call, int64_t b, int64_t kv_head, int64_t block) {
+    const struct kf_attention_options *n = &call->problem->options;
+    const kf_tile_kernels *tiles = kf_attention_choose_tiles(call->kernels, call->problem);
+    int64_t blocks = kf_padded(n->Nk, KF_KEY_BLOCK) / KF_KEY_BLOCK;
+    int64_t index = (b * n->Hkv + kv_head) * blocks + block / KF_KEY_BLOCK;
+    size_t bytes = kf_attention_packed_bytes(call->kernels, tiles, n->D, n->Dv);
+    return lay_out_block(call->packed + (size_t)index * bytes, call->kernels, tiles, n->D, n->Dv);
+}
+
+// Keys block .. end - 1, at most KF_KEY_BLOCK of them; whether their values are finite.
+static bool pack(const kf_attention_call *call, int64_t b, int64_t kv_head, int64_t block, int64_t end, char *keys,
+                 char *values) {
+    const kf_tile_kernels *tiles = kf_attention_choose_tiles(call->kernels, call->problem);
+    const kf_view *k = &call->k, *v = &call->problem->v;
+    int64_t n = kf_min64(end - block, KF_KEY_BLOCK);
+    tiles->pack_keys(kf_at(k, b, kv_head, block), k->stride[2] * kf_type_size(k->type), k->type, n,
+                     call->problem->options.D, keys);
+    return tiles->pack_values(kf_at(v, b, kv_head, block), v->stride[2] * kf_type_size(v->type), v->type, n,
+                              call->problem->options.Dv, values);
+}
+
+void kf_attention_pack_block(const kf_attention_call *call, int64_t b, int64_t kv_head, int64_t block, int64_t end) {
+    packed_block p = find_block(call, b, kv_head, block);
+    *p.finite = pack(call, b, kv_head, block, end, p.keys, p.values);
+}
+
+// The block's keys and values for this tile, from the packing phase or packed here.
+static bool take_block(const kf_attention_call *call, const kf_attention_item *item, int64_t block, tile_scratch *t) {
+    if (!call->packed) return pack(call, item->b, item->kv_head, block, item->keys.hi, t->keys, t->values);
+    packed_block p = find_block(call, item->b, item->kv_head, block);
+    t->keys = p.keys;
+    t->values = p.values;
+    return *p.finite;
+}
+
 void kf_attention_run_tile(const kf_attention_call *call, const kf_attention_item *item, char *scratch) {
     const struct kf_attention_options *options = &call->problem->options;
     const kf_tile_kernels *tiles = kf_attention_choose_tiles(call->kernels, call->problem);
-    const kf_view *k = &call->k, *v = &call->problem->v;
     tile_scratch t = lay_out(scratch, call->kernels, tiles, call->plan, options->D, options->Dv);
     begin(call, tiles, item, &t);
     int64_t rows = item->row1 - item->row0, groups = kf_padded(rows, KF_ROW_GROUP) / KF_ROW_GROUP;
 
     for (int64_t block = item->keys.lo / KF_KEY_BLOCK * KF_KEY_BLOCK; block < item->keys.hi; block += KF_KEY_BLOCK) {
-        int64_t n = kf_min64(item->keys.hi - block, KF_KEY_BLOCK);
-        tiles->pack_keys(kf_at(k, item->b, item->kv_head, block), k->stride[2] * kf_type_size(k->type), k->type, n,
-                         options->D, t.keys);
-        bool finite = tiles->pack_values(kf_at(v, item->b, item->kv_head, block), v->stride[2] * kf_type_size(v->type),
-                                         v->type, n, options->Dv, t.values);
+        bool finite = take_block(call, item, block, &t);
         for (int64_t group = 0; group < groups; group++) fold_group(call, tiles, item, &t, group, block, finite);
     }
     for (int64_t r = 0; r < rows; r++)
