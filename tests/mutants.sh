@@ -114,6 +114,9 @@ mutant slow alignment src/cpu/attention_rows.c \
 mutant slow hidden-nan src/cpu/attention_tiles.c \
     'bool careful = partial && !finite' 'bool careful = false && partial && !finite' \
     attention/hostile/nan-v-seen-by-some
+mutant slow packed-of-batch src/cpu/attention_tiles.c \
+    'index = (b * n->Hkv + kv_head) * blocks' 'index = (b - b + kv_head) * blocks' \
+    attention/shape
 
 # ------------------------------------------------------------------------------------------------ the state
 mutant quick rescale src/cpu/attention_loops.h \
