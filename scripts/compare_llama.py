@@ -10,6 +10,7 @@ rounds' ratios.
 llama.cpp: n_batch = n_ubatch = 512, flash attention on, f16 KV cache. keyfold: its defaults (exact activations, fp16 KV cache)."""
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -99,7 +100,8 @@ def main():
         print(f"| {work} | {row['keyfold']:.0f} | {row['llama_cpp']:.0f} | {row['ratio']:.2f} ({row['ratio_lower_quartile']:.2f}) |")
     if o.json:
         with open(o.json, "w") as f:
-            json.dump({"command": " ".join(["python3"] + sys.argv), "commit": commit(), "machine": machine(), "threads": o.threads,
+            command = f"python3 scripts/compare_llama.py {os.path.basename(o.model)} --threads {o.threads} --rounds {o.rounds} --seconds {o.seconds:g}"
+            json.dump({"command": command, "commit": commit(), "machine": machine(), "threads": o.threads,
                        "llama_cpp_python": llama.version, "rows": rows}, f, indent=1)
             f.write("\n")
 
