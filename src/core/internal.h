@@ -47,6 +47,8 @@ typedef struct kf_view {
     int64_t stride[KF_MAX_NDIM];
 } kf_view;
 
+static inline int64_t kf_absolute(int64_t x) { return x < 0 ? -x : x; } // x > INT64_MIN
+
 static inline bool kf_present(const kf_view *view) { return view->type != KF_TYPE_NONE; }
 
 static inline int64_t kf_type_size(int type) {

@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-static int64_t absolute(int64_t x) { return x < 0 ? -x : x; }
-
 void kf_view_extent(const kf_view *view, uintptr_t *first, uintptr_t *end) {
     int64_t low = 0, high = 0, size = kf_type_size(view->type);
     for (int i = 0; i < view->ndim; i++) {
@@ -46,13 +44,13 @@ static void run_and_pitch(const kf_view *view, int64_t *width, int64_t *pitch) {
     for (bool grown = true; grown;) {
         grown = false;
         for (int i = 0; i < view->ndim; i++) {
-            if (used[i] || view->shape[i] <= 1 || absolute(view->stride[i]) * size != *width) continue;
+            if (used[i] || view->shape[i] <= 1 || kf_absolute(view->stride[i]) * size != *width) continue;
             *width *= view->shape[i];
             used[i] = grown = true;
         }
     }
     for (int i = 0; i < view->ndim; i++)
-        if (!used[i] && view->shape[i] > 1) *pitch = gcd(*pitch, absolute(view->stride[i]) * size);
+        if (!used[i] && view->shape[i] > 1) *pitch = gcd(*pitch, kf_absolute(view->stride[i]) * size);
 }
 
 bool kf_view_disjoint(const kf_view *a, const kf_view *b) {

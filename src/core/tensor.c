@@ -58,8 +58,6 @@ char *kf_view_row(const kf_view *view, int inner, int64_t row) {
     return view->data + offset * kf_type_size(view->type);
 }
 
-static int64_t absolute(int64_t x) { return x < 0 ? -x : x; }
-
 // Fills shape and strides; refuses what does not fit 63 bits of bytes.
 static kf_status fill_dimensions(const char *op, const char *name, const kf_tensor *t, kf_view *view) {
     int64_t elements = 1, reach = 0, compact = 1, limit = INT64_MAX / 16;
@@ -72,7 +70,7 @@ static kf_status fill_dimensions(const char *op, const char *name, const kf_tens
             return kf_fail(KF_INVALID_ARGUMENT, "%s: the sizes of %s multiply to more than 2^63 bytes", op, name);
         elements *= n;
         int64_t part = 0;
-        if (n > 1 && (stride == INT64_MIN || __builtin_mul_overflow(absolute(stride), n - 1, &part) ||
+        if (n > 1 && (stride == INT64_MIN || __builtin_mul_overflow(kf_absolute(stride), n - 1, &part) ||
                       __builtin_add_overflow(reach, part, &reach) || reach > limit))
             return kf_fail(KF_INVALID_ARGUMENT, "%s: the strides of %s reach past 2^63 bytes", op, name);
         view->shape[i] = n;
@@ -122,7 +120,7 @@ static int sorted_dimensions(const kf_view *view, int order[KF_MAX_NDIM]) {
     for (int i = view->ndim - 1; i >= 0; i--) {
         if (view->shape[i] <= 1) continue;
         int at = count++;
-        for (; at > 0 && absolute(view->stride[order[at - 1]]) > absolute(view->stride[i]); at--)
+        for (; at > 0 && kf_absolute(view->stride[order[at - 1]]) > kf_absolute(view->stride[i]); at--)
             order[at] = order[at - 1];
         order[at] = i;
     }
@@ -135,7 +133,7 @@ kf_status kf_parse_output(const char *op, const char *name, const kf_tensor *t, 
     int order[KF_MAX_NDIM], count = sorted_dimensions(view, order);
     int64_t span = 0; // largest offset reached by the dimensions so far
     for (int i = 0; i < count; i++) {
-        int64_t stride = absolute(view->stride[order[i]]);
+        int64_t stride = kf_absolute(view->stride[order[i]]);
         if (stride <= span)
             return kf_fail(KF_INVALID_ARGUMENT,
                            "%s: %s overlaps itself (stride %lld in dimension %d); outputs must not", op, name,
