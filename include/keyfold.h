@@ -177,6 +177,25 @@ KF_API void kf_context_destroy(kf_context *context);
 
 KF_API kf_status kf_context_get_info(const kf_context *context, kf_context_info *info);
 
+/* Memory of the context's device, for callers that have no allocator for it. `bytes` of it, not set to anything, aligned to 64 bytes (256
+   on CUDA); 0 bytes give a pointer that is not NULL and holds nothing. On the CPU it is the heap's. On CUDA it may be called while a
+   stream is captured, and is no part of the graph. Errors: KF_OUT_OF_MEMORY, KF_DEVICE_ERROR, KF_INVALID_ARGUMENT. Thread-safe. */
+KF_API kf_status kf_memory_allocate(const kf_context *context, size_t bytes, void **memory);
+
+/* memory: what kf_memory_allocate gave, on this context or another of the same device; NULL is ignored. Nothing that was enqueued may
+   still use it. Thread-safe. */
+KF_API void kf_memory_free(const kf_context *context, void *memory);
+
+/* Copies `bytes` bytes and returns when they have arrived. Either side may be memory of the host or, on CUDA, of a device: which one, the
+   address says. The two must not overlap; of 0 bytes nothing is looked at. In the order of the context's stream: after what was
+   enqueued there before. Refused (KF_INVALID_ARGUMENT) while the stream is captured, for it waits. Errors: KF_INVALID_ARGUMENT,
+   KF_DEVICE_ERROR. Thread-safe. */
+KF_API kf_status kf_memory_copy(const kf_context *context, void *destination, const void *source, size_t bytes);
+
+/* Waits until everything enqueued on the context's stream is done, and reports what went wrong there (KF_DEVICE_ERROR). On the CPU, where
+   calls return when they are done, it has nothing to wait for. Refused (KF_INVALID_ARGUMENT) while the stream is captured. Thread-safe. */
+KF_API kf_status kf_context_synchronize(const kf_context *context);
+
 /* "scalar", "avx2", "avx512", "avx512bf16"; "auto" for 0; "unknown" otherwise. */
 KF_API const char *kf_isa_string(int isa);
 

@@ -137,7 +137,7 @@ def ctypes_of(text):
         return c_char_p
     if base == "void" and stars == 1 or base in OPAQUE and stars == 1:
         return c_void_p
-    if base in OPAQUE and stars == 2:
+    if (base == "void" or base in OPAQUE) and stars == 2:
         return POINTER(c_void_p)
     if stars == 0:
         return VALUES[base]

@@ -124,4 +124,8 @@ const kf_backend kf_backend_cuda = {
     .run = run,
     .take_workspace = take_workspace,
     .give_workspace = give_workspace,
+    .memory_allocate = kf_cuda_memory_allocate,
+    .memory_free = kf_cuda_memory_free,
+    .memory_copy = kf_cuda_memory_copy,
+    .synchronize = kf_cuda_synchronize,
 };

@@ -4,6 +4,7 @@
 // first asked, so the library loads on machines that have none; a context is refused there.
 //
 //     backend.c     contexts (device, stream), sequences, the table of support
+//     memory.c      the device's memory for callers, copies, waiting
 //     launch.c      one wrapper for every launch, errors, the guard that puts the caller's device back
 //     attention.c   the plan of an attention, the choice of a kernel from the table, its launches
 //     *.cu, *.cuh   the kernels; a table of rows (kf_cuda_*_kernel) at the end of each file is all that the host sees
@@ -52,6 +53,12 @@ kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const cha
 // `argument` points to the kernel's one parameter.
 kf_status kf_cuda_launch(const kf_cuda_device *device, const void *function, const kf_cuda_launch_shape *shape,
                          const void *argument, const char *what);
+
+// memory.c: kf_memory_* and kf_context_synchronize.
+kf_status kf_cuda_memory_allocate(const kf_context *context, size_t bytes, void **memory);
+void kf_cuda_memory_free(const kf_context *context, void *memory);
+kf_status kf_cuda_memory_copy(const kf_context *context, void *destination, const void *source, size_t bytes);
+kf_status kf_cuda_synchronize(const kf_context *context);
 
 // An operation of the backend: its plan, and what enqueues it.
 extern const kf_backend_op kf_cuda_attention_op; // attention.c
