@@ -19,7 +19,7 @@ _keyfold() {
             options="--shape --dtype --causal --no-residual --int8 --unpacked --threads --isa --seconds --quick --json --csv --model --help"
             [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope linear merge model $options" ;;
         verify) options="--op --backend --isa --case --seed --random --threads --quick --list --help" ;;
-        generate) options="--model --prompt --tokens --chat --system --temp --top-k --top-p --min-p --seed --threads --context --cache --activations --chunk --ignore-end --json --help" ;;
+        generate) options="--model --prompt --ids --tokens --chat --system --temp --top-k --top-p --min-p --seed --threads --context --cache --activations --chunk --ignore-end --logits --json --help" ;;
         tokenize) options="--model --prompt --plain --json --help" ;;
     esac
     COMPREPLY=($(compgen -W "$options" -- "$word"))

@@ -197,6 +197,36 @@ static void runs_repeat(void **state) {
     free(greedy), free(two), free(chunks), free(top1), free(a), free(b), free(c), free(bf16), free(fp32), free(int8);
 }
 
+// The prompt as ids, and its logits in a file: the greedy answer's first token is where the last row is largest.
+static void writes_logits(void **state) {
+    (void)state;
+    enum { TOKENS = 3 };
+    static float logits[TOKENS * VOCABULARY + 1];
+    char path[80];
+    snprintf(path, sizeof path, "%s.logits", model_path);
+    expect(RUN("generate", "--ids", "260,14,53", "--logits", path), 0, "", "");
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t n = fread(logits, sizeof *logits, sizeof logits / sizeof *logits, file);
+    fclose(file);
+    unlink(path);
+    assert_int_equal(n, TOKENS * VOCABULARY);
+    const float *last = logits + (TOKENS - 1) * VOCABULARY;
+    int best = 0;
+    for (int i = 1; i < VOCABULARY; i++) best = last[i] > last[best] ? i : best;
+    result r = RUN("generate", "--ids", "260,14,53", "-n", "1", "--ignore-end", "--json");
+    json value = json_parse(r.out);
+    assert_int_equal(json_get(&value, "prompt_ids")->count, TOKENS);
+    assert_int_equal((int)json_get(&value, "ids")->items[0].number, best);
+    json_free(&value);
+    forget(&r);
+    expect(RUN("generate", "--ids", "260,,14"), 1, "", "--ids: \",14\" does not begin with a token id");
+    expect(RUN("generate", "--ids", "260,"), 1, "", "--ids: \"\" does not begin with a token id");
+    expect(RUN("generate", "--ids", "99999999999"), 1, "", "--ids: \"99999999999\" does not begin with a token id");
+    expect(RUN("generate", "--ids", "9999"), 1, NULL, "token 0 is 9999; the vocabulary has 0 to 274");
+    expect(RUN("generate", "-p", "a", "--logits", "no/such/folder"), 1, "", "no/such/folder cannot be written");
+}
+
 static void reads_a_pipe_and_chats_in_one_turn(void **state) {
     (void)state;
     FILE *file = fopen("test_model_generate.in", "wb");
@@ -292,7 +322,9 @@ static void refuses_wrong_command_lines(void **state) {
     expect(RUN("generate", "--cache", "int4"), 2, "", "--cache is \"int4\"; fp16, bf16 or fp32 is expected");
     expect(RUN("generate", "--activations", "x"), 2, "", "--activations is \"x\"; exact or int8");
     expect(RUN("generate", "--threads", "0"), 2, "", "--threads is \"0\"");
-    expect(RUN("generate", "-p"), 2, "", "--prompt needs a text");
+    expect(RUN("generate", "-p"), 2, "", "--prompt needs a value");
+    expect(RUN("generate", "--ids", "1", "-p", "x"), 2, "", "--ids is the whole prompt");
+    expect(RUN("generate", "--ids", "1", "--logits", "x", "--json"), 2, "", "--logits writes a file");
 }
 
 static void wait_a_moment(double seconds) {
@@ -369,6 +401,7 @@ int main(void) {
         cmocka_unit_test(tokenizes),
         cmocka_unit_test(prints_an_object),
         cmocka_unit_test(runs_repeat),
+        cmocka_unit_test(writes_logits),
         cmocka_unit_test(reads_a_pipe_and_chats_in_one_turn),
         cmocka_unit_test(says_that_the_context_is_full),
         cmocka_unit_test(refuses_broken_files),

@@ -567,10 +567,10 @@ static void rounding_is_measured(void **state) {
     ours = sqrt(ours / terms);
     print_message("8-bit activations, %d logits and margins: ours %.4f, the other implementation's %.4f\n", terms, ours,
                   theirs);
-    // Their root mean square over all logits is not in the data: with the same blocks and scales it is what rounding
-    // every product's activations gives, 0.24. The terms that the data has are few and hang together; they show that
-    // nothing is broken.
-    assert_true(fp16 < 0.01 && bf16 < 0.05 && int8 < 0.24);
+    // The other implementation's own, over the same logits: fp16 cache 0.0050, bf16 cache 0.0303, 8-bit activations
+    // 0.246 (reports/zen4/logits.json). The terms that the data has are few and hang together; they show that nothing
+    // is broken.
+    assert_true(fp16 < 0.005 && bf16 < 0.03 && int8 < 0.24);
     assert_true(ours < 1.5 * theirs);
 }
 

@@ -18,6 +18,7 @@ static const char help[] =
     "\n"
     "  -m, --model FILE       the model (or the environment variable KEYFOLD_MODEL)\n"
     "  -p, --prompt TEXT      what to continue; absent: standard input, or on a terminal a chat\n"
+    "  --ids N,N,...          the prompt as token ids, in place of a text\n"
     "  -n, --tokens N         at most N tokens (512)\n"
     "  --chat                 the prompt is a message, the text its answer (ChatML)\n"
     "  --system TEXT          the chat's system message; \"\" for none (the model's own)\n"
@@ -32,6 +33,8 @@ static const char help[] =
     "  --activations KIND     exact, or int8: faster, less exact (exact)\n"
     "  --chunk N              tokens of a prompt in one step (512)\n"
     "  --ignore-end           go on after the token that ends an answer\n"
+    "  --logits FILE          in place of an answer, the logits of every token of the prompt: float32, a row of the\n"
+    "                         vocabulary's size for each, in this machine's byte order\n"
     "  --json                 print one object: prompt_ids, ids, text, stop, prefill_tokens_per_s, "
     "decode_tokens_per_s,\n"
     "                         bytes_per_token, gbps, read_gbps\n";
@@ -42,7 +45,7 @@ static bool parse_cache(const char *text, kf_dtype *dtype) {
         kf_dtype dtype;
     } types[] = {{"fp16", KF_FP16}, {"bf16", KF_BF16}, {"fp32", KF_FP32}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        if (text == NULL || strcmp(text, types[i].name) != 0) continue;
+        if (strcmp(text, types[i].name) != 0) continue;
         *dtype = types[i].dtype;
         return true;
     }
@@ -50,75 +53,92 @@ static bool parse_cache(const char *text, kf_dtype *dtype) {
 }
 
 static bool parse_activations(const char *text, int32_t *activations) {
-    if (text == NULL || (strcmp(text, "exact") != 0 && strcmp(text, "int8") != 0)) return false;
+    if (strcmp(text, "exact") != 0 && strcmp(text, "int8") != 0) return false;
     *activations = text[0] == 'e' ? KF_ACTIVATIONS_EXACT : KF_ACTIVATIONS_INT8;
     return true;
 }
 
-// A number's option: its name, where it goes, and what is allowed.
-typedef struct number_option {
+// An option: its names, where its value goes (one of the four), and for numbers what is allowed.
+typedef struct option {
     const char *name, *short_name;
-    int64_t *integer; // one of the two
+    const char **text;
+    bool *flag;
+    int64_t *integer;
     double *real;
     double lo, hi;
-} number_option;
+} option;
 
-static int take_number(const number_option *o, const char *value) {
+static int take_value(const option *o, const char *value) {
+    if (o->text != NULL) {
+        *o->text = value;
+        return value != NULL ? 0 : kft_usage_error("%s needs a value", o->name);
+    }
     if (o->integer != NULL && kft_parse_int(value, (int64_t)o->lo, (int64_t)o->hi, o->integer)) return 0;
     if (o->real != NULL && kft_parse_double(value, o->lo, o->hi, o->real)) return 0;
     return kft_usage_error("%s is \"%s\"; a number from %g to %g is expected", o->name, value != NULL ? value : "",
                            o->lo, o->hi);
 }
 
+// The option at argv[*i], past whose value *i is moved.
+static int take_option(const option *options, int argc, char **argv, int *i) {
+    for (const option *o = options; o->name != NULL; o++) {
+        const char *value;
+        if (o->flag != NULL && kft_flag(argv, *i, o->name, o->short_name)) {
+            *o->flag = true;
+            return 0;
+        }
+        if (o->flag == NULL && kft_option(argc, argv, i, o->name, o->short_name, &value)) return take_value(o, value);
+    }
+    return kft_usage_error("generate has no option \"%s\"; keyfold generate --help lists them", argv[*i]);
+}
+
+// What can't be right together, whatever the model.
+static int check(const generate_options *o) {
+    if (o->model == NULL) return kft_usage_error("generate needs a model: -m FILE");
+    if (o->ids != NULL && (o->prompt != NULL || o->chat))
+        return kft_usage_error("--ids is the whole prompt; it does not go with --prompt and --chat");
+    if (o->logits != NULL && o->json) return kft_usage_error("--logits writes a file, and --json prints an answer");
+    return 0;
+}
+
 // Exit status 0, or that of a wrong command line.
 static int parse(int argc, char **argv, generate_options *o) {
     int64_t top_k = 0, seed = 0;
-    const number_option numbers[] = {
-        {"--tokens", "-n", &o->max_tokens, NULL, 0, 1 << 30}, {"--temp", NULL, NULL, &o->sampling.temperature, 0, 1000},
-        {"--top-k", NULL, &top_k, NULL, 0, INT32_MAX},        {"--top-p", NULL, NULL, &o->sampling.top_p, 1e-9, 1},
-        {"--min-p", NULL, NULL, &o->sampling.min_p, 0, 1},    {"--seed", NULL, &seed, NULL, 0, 0x1p53},
-        {"--threads", NULL, &o->threads, NULL, 1, 1024},      {"--context", NULL, &o->context, NULL, 1, 1 << 28},
-        {"--chunk", NULL, &o->chunk, NULL, 1, 1 << 16},
+    const char *cache = "fp16", *activations = "exact";
+    const option options[] = {
+        {"--model", "-m", .text = &o->model},
+        {"--prompt", "-p", .text = &o->prompt},
+        {"--ids", NULL, .text = &o->ids},
+        {"--system", NULL, .text = &o->system},
+        {"--cache", NULL, .text = &cache},
+        {"--activations", NULL, .text = &activations},
+        {"--logits", NULL, .text = &o->logits},
+        {"--chat", NULL, .flag = &o->chat},
+        {"--json", NULL, .flag = &o->json},
+        {"--ignore-end", NULL, .flag = &o->ignore_end},
+        {"--tokens", "-n", .integer = &o->max_tokens, .lo = 0, .hi = 1 << 30},
+        {"--top-k", NULL, .integer = &top_k, .lo = 0, .hi = INT32_MAX},
+        {"--seed", NULL, .integer = &seed, .lo = 0, .hi = 0x1p53},
+        {"--threads", NULL, .integer = &o->threads, .lo = 1, .hi = 1024},
+        {"--context", NULL, .integer = &o->context, .lo = 1, .hi = 1 << 28},
+        {"--chunk", NULL, .integer = &o->chunk, .lo = 1, .hi = 1 << 16},
+        {"--temp", NULL, .real = &o->sampling.temperature, .lo = 0, .hi = 1000},
+        {"--top-p", NULL, .real = &o->sampling.top_p, .lo = 1e-9, .hi = 1},
+        {"--min-p", NULL, .real = &o->sampling.min_p, .lo = 0, .hi = 1},
+        {.name = NULL},
     };
-    enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
     for (int i = 1; i < argc; i++) {
-        const char *value;
-        int number = 0, status = 0;
-        while (number < NUMBERS &&
-               !kft_option(argc, argv, &i, numbers[number].name, numbers[number].short_name, &value))
-            number++;
-        if (number < NUMBERS)
-            status = take_number(&numbers[number], value);
-        else if (kft_option(argc, argv, &i, "--model", "-m", &o->model))
-            status = o->model != NULL ? 0 : kft_usage_error("--model needs a file");
-        else if (kft_option(argc, argv, &i, "--prompt", "-p", &o->prompt))
-            status = o->prompt != NULL ? 0 : kft_usage_error("--prompt needs a text");
-        else if (kft_option(argc, argv, &i, "--system", NULL, &o->system))
-            status = o->system != NULL ? 0 : kft_usage_error("--system needs a text");
-        else if (kft_option(argc, argv, &i, "--cache", NULL, &value))
-            status =
-                parse_cache(value, &o->cache)
-                    ? 0
-                    : kft_usage_error("--cache is \"%s\"; fp16, bf16 or fp32 is expected", value != NULL ? value : "");
-        else if (kft_option(argc, argv, &i, "--activations", NULL, &value))
-            status =
-                parse_activations(value, &o->activations)
-                    ? 0
-                    : kft_usage_error("--activations is \"%s\"; exact or int8 is expected", value != NULL ? value : "");
-        else if (kft_flag(argv, i, "--chat", NULL))
-            o->chat = true;
-        else if (kft_flag(argv, i, "--json", NULL))
-            o->json = true;
-        else if (kft_flag(argv, i, "--ignore-end", NULL))
-            o->ignore_end = true;
-        else
-            status = kft_usage_error("generate has no option \"%s\"; keyfold generate --help lists them", argv[i]);
+        int status = take_option(options, argc, argv, &i);
         if (status != 0) return status;
     }
     o->sampling.top_k = (int32_t)top_k;
     o->sampling.seed = (uint64_t)seed;
+    if (!parse_cache(cache, &o->cache))
+        return kft_usage_error("--cache is \"%s\"; fp16, bf16 or fp32 is expected", cache);
+    if (!parse_activations(activations, &o->activations))
+        return kft_usage_error("--activations is \"%s\"; exact or int8 is expected", activations);
     if (o->model == NULL) o->model = getenv("KEYFOLD_MODEL");
-    return o->model != NULL ? 0 : kft_usage_error("generate needs a model: -m FILE");
+    return check(o);
 }
 
 // ---- one prompt ----
@@ -143,8 +163,10 @@ char *generate_read_all(size_t *bytes) {
     return text;
 }
 
-// The prompt's tokens: a conversation of one message, or the text as it is, special tokens recognised.
+// The prompt's tokens: those that were given, a conversation of one message, or the text as it is, special tokens
+// recognised.
 static bool encode_prompt(generate_session *s, const char *prompt, size_t length, kfm_error *error) {
+    if (s->options.ids != NULL) return generate_parse_ids(s->options.ids, &s->pending, error);
     const kfm_tokenizer *t = s->tokenizer;
     const char *system = s->options.system != NULL ? s->options.system : kfm_chat_default_system(t);
     int32_t bos = kfm_tokenizer_bos(t);
@@ -196,6 +218,7 @@ static bool run_prompt(generate_session *s, const char *prompt, size_t length, k
     if (s->pending.left_out > 0)
         fprintf(stderr, "keyfold: %lld bytes of the prompt have no token in this vocabulary and are left out\n",
                 (long long)s->pending.left_out);
+    if (o->logits != NULL) return generate_logits(s, error);
     int64_t count = s->pending.count;
     int32_t *ids = malloc(((size_t)count + 1) * sizeof *ids);
     if (ids == NULL) return kfm_fail(error, "out of memory for %lld tokens", (long long)count);
@@ -222,11 +245,12 @@ static bool run_prompt(generate_session *s, const char *prompt, size_t length, k
 static int run(const generate_options *options) {
     kfm_error error = {""};
     generate_session session;
-    bool chat = options->prompt == NULL && isatty(STDIN_FILENO);
-    if (chat && options->json) return kft_usage_error("--json needs a prompt: -p TEXT");
+    bool given = options->prompt != NULL || options->ids != NULL, chat = !given && isatty(STDIN_FILENO);
+    if (chat && (options->json || options->logits != NULL))
+        return kft_usage_error("%s needs a prompt: -p TEXT", options->json ? "--json" : "--logits");
     size_t length = options->prompt != NULL ? strlen(options->prompt) : 0;
-    char *piped = options->prompt == NULL && !chat ? generate_read_all(&length) : NULL;
-    if (options->prompt == NULL && !chat && piped == NULL) return kft_error("standard input could not be read");
+    char *piped = !given && !chat ? generate_read_all(&length) : NULL;
+    if (!given && !chat && piped == NULL) return kft_error("standard input could not be read");
     bool opened = generate_open(&session, options, &error);
     int status = 1;
     if (opened && chat)
@@ -240,7 +264,7 @@ static int run(const generate_options *options) {
 }
 
 int kft_generate(int argc, char **argv) {
-    generate_options options = {.max_tokens = DEFAULT_MAX_TOKENS, .sampling = kfm_sampling_default(), .cache = KF_FP16};
+    generate_options options = {.max_tokens = DEFAULT_MAX_TOKENS, .sampling = kfm_sampling_default()};
     for (int i = 1; i < argc; i++)
         if (kft_flag(argv, i, "--help", "-h")) {
             fputs(help, stdout);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // keyfold generate, in its parts: the command line and what one prompt prints (generate.c), a model that is open and
-// answers (generate_session.c), and the chat on a terminal (generate_chat.c).
+// answers (generate_session.c), the chat on a terminal (generate_chat.c), and logits for other programs
+// (generate_logits.c).
 #ifndef KF_TOOLS_GENERATE_H
 #define KF_TOOLS_GENERATE_H
 
@@ -12,6 +13,7 @@
 
 typedef struct generate_options {
     const char *model, *prompt, *system; // prompt NULL: from a pipe, or a chat; system NULL: the model's own
+    const char *ids, *logits;            // the prompt as token ids; the file that its logits go to
     int64_t max_tokens, context, chunk, threads;
     kfm_sampling sampling;
     kf_dtype cache;
@@ -64,5 +66,10 @@ bool generate_interrupted(void);
 char *generate_read_all(size_t *bytes);
 
 int generate_chat(generate_session *s);
+
+// "504,3575,282" to ids.
+bool generate_parse_ids(const char *text, kfm_ids *ids, kfm_error *error);
+// Lets the model read `pending` and writes every token's logits to the file of options.logits.
+bool generate_logits(generate_session *s, kfm_error *error);
 
 #endif
