@@ -146,6 +146,12 @@ typedef enum kf_isa {
     KF_ISA_AVX512BF16 = 4 /* the same with BF16 and VNNI */
 } kf_isa;
 
+/* How kernels are put on a CUDA stream; 0 is the fastest. The others are there to measure what it brings. */
+enum {
+    KF_LAUNCH_NO_GRAPH = 1u << 0,     /* the operations of a sequence are launched one by one, not as one graph */
+    KF_LAUNCH_NO_DEPENDENT = 1u << 1  /* no kernel begins before the one before it has ended (programmatic dependent launch) */
+};
+
 typedef struct kf_context_options {
     uint32_t size;      /* sizeof(kf_context_options), set by init */
     int32_t threads;    /* 0: as many as the process may run on; fewer where no more can be made */
@@ -154,6 +160,8 @@ typedef struct kf_context_options {
                            times ten (80, 86, 90) to whose features and shared memory the kernels are held */
     int32_t fixed_split; /* not 0: split length is one constant, so that a sequence's bits do not depend on the batch either */
     void *stream;       /* a cudaStream_t on CUDA; NULL on the CPU */
+    uint32_t launch;    /* of the bits KF_LAUNCH_*; 0 on the CPU. A struct that ends before it is accepted */
+    uint32_t reserved;  /* 0 */
 } kf_context_options;
 
 typedef struct kf_context_info {
@@ -521,7 +529,13 @@ KF_API kf_status kf_sequence_create(const kf_context *context, kf_sequence **seq
 KF_API kf_status kf_sequence_add(kf_sequence *sequence, kf_op *op);
 KF_API kf_status kf_sequence_workspace_size(const kf_sequence *sequence, size_t *bytes);
 /* All ops are prepared (their run-time values read and checked) before the first one runs: lengths, positions, slots and ids must not be
-   outputs of the same sequence. */
+   outputs of the same sequence.
+
+   On CUDA the sequence is one graph, enqueued on the context's stream by one launch. The first run makes it, and a run makes it anew after
+   kf_sequence_add, after kf_op_bind of one of its ops, and where the workspace is another one: such a run may allocate (a step of 200
+   kernels takes about a millisecond of the host's time); no other does, and none waits for the device. Memory that is not replaced may
+   change its contents between runs: lengths, positions, slots, ids. Where the stream is being captured by the caller, the ops are
+   enqueued one by one and become part of the caller's graph, which keeps neither tensors nor workspace alive. */
 KF_API kf_status kf_sequence_run(kf_sequence *sequence, void *workspace, size_t workspace_bytes);
 KF_API void kf_sequence_destroy(kf_sequence *sequence);
 

@@ -65,6 +65,8 @@ CONSTANTS: dict[str, int] = {
     "KF_ROPE_SCALING_LINEAR": 1,
     "KF_ROPE_SCALING_LLAMA3": 2,
     "KF_ROPE_SCALING_YARN": 3,
+    "KF_LAUNCH_NO_GRAPH": 1 << 0,
+    "KF_LAUNCH_NO_DEPENDENT": 1 << 1,
     "KF_ATTENTION_CAUSAL": 1 << 0,
     "KF_ATTENTION_WINDOW_LEFT": 1 << 1,
     "KF_ATTENTION_WINDOW_RIGHT": 1 << 2,
@@ -119,6 +121,8 @@ class kf_context_options(ctypes.Structure):
         ("isa", c_int32),
         ("fixed_split", c_int32),
         ("stream", c_void_p),
+        ("launch", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

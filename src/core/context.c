@@ -88,19 +88,26 @@ static void cpu_name(char name[64]) {
 static kf_status read_options(const kf_context_options *given, kf_context_options *out) {
     kf_context_options_init(out);
     if (!given) return KF_OK;
-    if (given->size < sizeof *given || given->size > 4096)
-        return kf_fail(KF_INVALID_ARGUMENT, "context: the options struct's size is %u; published: %zu", given->size,
-                       sizeof *given);
+    const uint32_t first_size = offsetof(kf_context_options, launch); // as it was first published
+    if ((given->size != first_size && given->size < sizeof *given) || given->size > 4096)
+        return kf_fail(KF_INVALID_ARGUMENT, "context: the options struct's size is %u; published: %u, %zu", given->size,
+                       first_size, sizeof *given);
     for (uint32_t i = (uint32_t)sizeof *given; i < given->size; i++)
         if (((const char *)given)[i])
             return kf_fail(KF_UNSUPPORTED, "context: an option after byte %u is set; this version knows %zu bytes", i,
                            sizeof *given);
-    *out = *given;
+    memcpy(out, given, given->size < sizeof *out ? given->size : sizeof *out);
     if (out->threads < 0 || out->threads > MOST_THREADS)
         return kf_fail(KF_INVALID_ARGUMENT, "context: threads is %d; allowed: 0 (all) to %d", (int)out->threads,
                        MOST_THREADS);
     if (out->device.type == KF_DEVICE_CPU && out->stream)
         return kf_fail(KF_INVALID_ARGUMENT, "context: stream is given; the CPU has none");
+    if (out->device.type == KF_DEVICE_CPU && out->launch)
+        return kf_fail(KF_INVALID_ARGUMENT, "context: launch is %u; on the CPU it must be 0", out->launch);
+    if (out->launch & ~(uint32_t)(KF_LAUNCH_NO_GRAPH | KF_LAUNCH_NO_DEPENDENT))
+        return kf_fail(KF_INVALID_ARGUMENT, "context: launch is %u; it has bits that are none of KF_LAUNCH_*",
+                       out->launch);
+    if (out->reserved) return kf_fail(KF_INVALID_ARGUMENT, "context: reserved is %u; it must be 0", out->reserved);
     return KF_OK;
 }
 

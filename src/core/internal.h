@@ -218,6 +218,11 @@ typedef struct kf_backend {
     // In the place of prepare and run_items: enqueues the ops one after another on the context's stream. It neither allocates
     // nor waits; what is read only at the run (lengths, slots) is read by the device. workspace is device memory.
     kf_status (*run)(const kf_context *context, kf_op *const *ops, int64_t count, char *workspace);
+    // The same for a sequence, which keeps at *graph (NULL before the first run) what the backend wants for the next one.
+    // `changed`: ops, what they are bound to, or the workspace, are not what they were when it last returned KF_OK.
+    kf_status (*run_sequence)(const kf_context *context, kf_op *const *ops, int64_t count, char *workspace,
+                              bool changed, void **graph);
+    void (*drop_sequence)(const kf_context *context, void *graph);
     // Workspace of a plain call, in the order of the stream. NULL where there is none.
     void *(*take_workspace)(const kf_context *context, size_t bytes);
     void (*give_workspace)(const kf_context *context, void *workspace);
@@ -248,6 +253,7 @@ struct kf_op {
     kf_op_kind kind;
     kf_problem problem;
     kf_plan plan;
+    uint64_t bound; // kf_bindings() when it was last bound anew; 0: as it was created
 };
 
 // ------------------------------------------------------------------------------------------------------------- op

@@ -7,6 +7,10 @@
 
 #include <string.h>
 
+static _Atomic uint64_t bindings;
+
+uint64_t kf_bindings(void) { return atomic_load_explicit(&bindings, memory_order_relaxed); }
+
 // A struct of any size that was published is copied into one of the newest size; what is missing is zero, which means
 // "off".
 typedef union args_copy {
@@ -114,6 +118,7 @@ kf_status kf_op_init(kf_op *op, const kf_context *context, const kf_args *args) 
     if (!context) return kf_fail(KF_INVALID_ARGUMENT, "context is NULL");
     memset(&op->plan, 0, sizeof op->plan);
     op->context = context;
+    op->bound = 0;
     KF_TRY(make_problem(context, args, &op->kind, &op->problem));
     op->backend = context->backend->ops[op->kind];
     if (!op->backend)
@@ -175,6 +180,7 @@ kf_status kf_op_bind(kf_op *op, const kf_args *args) {
                class->options_size))
         return kf_fail(KF_INVALID_ARGUMENT, "%s: an option differs from the planned one; plan a new op", class->name);
     op->problem = problem;
+    op->bound = atomic_fetch_add_explicit(&bindings, 1, memory_order_relaxed) + 1;
     return KF_OK;
 }
 

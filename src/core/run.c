@@ -27,7 +27,7 @@ kf_status kf_run_workspace_size(const kf_context *context, size_t shared, size_t
     return KF_OK;
 }
 
-static kf_status place_workspace(const char *what, kf_run *run, void *workspace, size_t bytes) {
+kf_status kf_run_place(const char *what, kf_run *run, void *workspace, size_t bytes) {
     size_t needed = 0;
     KF_TRY(kf_run_workspace_size(run->context, run->shared_bytes, run->scratch_bytes, &needed));
     if (needed && !workspace)
@@ -44,7 +44,7 @@ static kf_worker worker_of(const kf_run *run, int32_t index, int32_t count) {
 }
 
 kf_status kf_run_prepare(const char *what, kf_run *run, void *workspace, size_t bytes) {
-    KF_TRY(place_workspace(what, run, workspace, bytes));
+    KF_TRY(kf_run_place(what, run, workspace, bytes));
     for (int64_t i = 0; i < run->count; i++) {
         KF_TRY(kf_op_check_bound(run->ops[i]));
         if (run->ops[i]->backend->prepare) KF_TRY(run->ops[i]->backend->prepare(run->ops[i]));
@@ -232,7 +232,7 @@ kf_status kf_op_run_items(const kf_op *op, void *workspace, size_t bytes, int32_
                        (long long)first, (long long)first, (long long)count, (long long)op->plan.items[phase]);
     kf_op *planned = (kf_op *)(uintptr_t)op; // run_of's ops are not written to
     kf_run run = run_of(&planned, NULL);
-    KF_TRY(place_workspace("op_run_items", &run, workspace, bytes));
+    KF_TRY(kf_run_place("op_run_items", &run, workspace, bytes));
     kf_worker self = worker_of(&run, worker, op->context->info.threads);
     const kf_cpu_table *cpu = op->context->cpu;
     if (cpu->thread_begin) cpu->thread_begin();

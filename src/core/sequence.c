@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A sequence: ops that one team goes through without a fork and join between them. A step of a model is one.
+// A sequence: ops that one team goes through without a fork and join between them, or on a device one graph. A step of a model
+// is one.
 #include "core/op.h"
 
 #include <string.h>
@@ -10,6 +11,12 @@ struct kf_sequence {
     kf_op **ops;
     kf_counter *counters;
     int64_t count, capacity;
+    size_t shared_bytes, scratch_bytes; // the largest of the ops'
+    // Of a device backend that keeps something for a sequence (run_sequence): what it keeps, and what that was made of.
+    void *graph;
+    bool added;    // an op, since then
+    uint64_t seen; // kf_bindings() then
+    char *workspace;
 };
 
 kf_status kf_sequence_create(const kf_context *context, kf_sequence **sequence) {
@@ -25,6 +32,7 @@ kf_status kf_sequence_create(const kf_context *context, kf_sequence **sequence) 
 
 void kf_sequence_destroy(kf_sequence *sequence) {
     if (!sequence) return;
+    if (sequence->graph) sequence->context->backend->drop_sequence(sequence->context, sequence->graph);
     kf_free(sequence->ops);
     kf_free(sequence->counters);
     kf_free(sequence);
@@ -56,29 +64,51 @@ kf_status kf_sequence_add(kf_sequence *sequence, kf_op *op) {
         return kf_fail(KF_INVALID_ARGUMENT, "sequence_add: op was planned on another context than the sequence's");
     if (sequence->count == sequence->capacity) KF_TRY(grow(sequence));
     sequence->ops[sequence->count++] = op;
+    if (op->plan.shared_bytes > sequence->shared_bytes) sequence->shared_bytes = op->plan.shared_bytes;
+    if (op->plan.scratch_bytes > sequence->scratch_bytes) sequence->scratch_bytes = op->plan.scratch_bytes;
+    sequence->added = true;
     return KF_OK;
-}
-
-static kf_run run_of(const kf_sequence *s) {
-    kf_run run = {.ops = s->ops, .count = s->count, .next = s->counters, .context = s->context};
-    for (int64_t i = 0; i < s->count; i++) {
-        const kf_plan *plan = &s->ops[i]->plan;
-        if (plan->shared_bytes > run.shared_bytes) run.shared_bytes = plan->shared_bytes;
-        if (plan->scratch_bytes > run.scratch_bytes) run.scratch_bytes = plan->scratch_bytes;
-    }
-    return run;
 }
 
 kf_status kf_sequence_workspace_size(const kf_sequence *sequence, size_t *bytes) {
     if (!sequence || !bytes)
         return kf_fail(KF_INVALID_ARGUMENT, "sequence_workspace_size: %s is NULL", sequence ? "bytes" : "sequence");
-    kf_run run = run_of(sequence);
-    return kf_run_workspace_size(sequence->context, run.shared_bytes, run.scratch_bytes, bytes);
+    return kf_run_workspace_size(sequence->context, sequence->shared_bytes, sequence->scratch_bytes, bytes);
+}
+
+// Whether an op was bound anew after the binding that `seen` counts. Going over all ops is only worth it where some op of
+// the process was.
+static bool bound_since(const kf_sequence *s, uint64_t seen) {
+    if (kf_bindings() == seen) return false;
+    for (int64_t i = 0; i < s->count; i++)
+        if (s->ops[i]->bound > seen) return true;
+    return false;
+}
+
+// Where nothing changed there is nothing to check either: what is read only at the run, the device reads.
+static kf_status run_on_device(kf_sequence *s, kf_run *run, void *workspace, size_t bytes) {
+    const kf_backend *backend = s->context->backend;
+    const uint64_t bindings = kf_bindings();
+    KF_TRY(kf_run_place("sequence_run", run, workspace, bytes));
+    const bool changed = s->added || run->workspace != s->workspace || bound_since(s, s->seen);
+    if (changed) KF_TRY(kf_run_prepare("sequence_run", run, workspace, bytes));
+    s->added |= changed; // should this run fail, the next one begins anew
+    KF_TRY(backend->run_sequence(s->context, s->ops, s->count, run->workspace, changed, &s->graph));
+    s->added = false;
+    s->seen = bindings;
+    s->workspace = run->workspace;
+    return KF_OK;
 }
 
 kf_status kf_sequence_run(kf_sequence *sequence, void *workspace, size_t bytes) {
     if (!sequence) return kf_fail(KF_INVALID_ARGUMENT, "sequence_run: sequence is NULL");
-    kf_run run = run_of(sequence);
+    kf_run run = {.ops = sequence->ops,
+                  .count = sequence->count,
+                  .next = sequence->counters,
+                  .context = sequence->context,
+                  .shared_bytes = sequence->shared_bytes,
+                  .scratch_bytes = sequence->scratch_bytes};
+    if (run.count && sequence->context->backend->run_sequence) return run_on_device(sequence, &run, workspace, bytes);
     KF_TRY(kf_run_prepare("sequence_run", &run, workspace, bytes));
     return run.count ? kf_run_execute(&run) : KF_OK;
 }

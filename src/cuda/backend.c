@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA backend: contexts, runs of ops in a row, the table of support.
+// The CUDA backend: contexts, runs of ops, the table of support.
 #include "cuda/cuda.h"
 
 #include <string.h>
@@ -63,6 +63,7 @@ static kf_status open_device(kf_context *context, const kf_context_options *opti
     kf_cuda_device found = {.id = options->device.id,
                             .multiprocessors = properties.multiProcessorCount,
                             .l2_bytes = properties.l2CacheSize,
+                            .launch = options->launch,
                             .stream = (cudaStream_t)options->stream};
     KF_TRY(choose_arch(options, properties.major * 10 + properties.minor, &found.arch));
     found.shared_limit = shared_limit_of(found.arch);
@@ -83,12 +84,17 @@ static kf_status (*const launches[KF_OP_COUNT])(const kf_op *op, char *workspace
     [KF_OP_ATTENTION] = kf_cuda_attention_launch,
 };
 
+kf_status kf_cuda_enqueue(kf_op *const *ops, int64_t count, char *workspace) {
+    kf_status status = KF_OK;
+    for (int64_t i = 0; i < count && status == KF_OK; i++) status = launches[ops[i]->kind](ops[i], workspace);
+    return status;
+}
+
 static kf_status run(const kf_context *context, kf_op *const *ops, int64_t count, char *workspace) {
     const kf_cuda_device *device = kf_cuda(context);
     int before = 0;
     KF_TRY(kf_cuda_enter(device, &before));
-    kf_status status = KF_OK;
-    for (int64_t i = 0; i < count && status == KF_OK; i++) status = launches[ops[i]->kind](ops[i], workspace);
+    const kf_status status = kf_cuda_enqueue(ops, count, workspace);
     kf_cuda_leave(device, before);
     return status;
 }
@@ -122,6 +128,8 @@ const kf_backend kf_backend_cuda = {
     .open = open_device,
     .close = close_device,
     .run = run,
+    .run_sequence = kf_cuda_sequence_run,
+    .drop_sequence = kf_cuda_sequence_drop,
     .take_workspace = take_workspace,
     .give_workspace = give_workspace,
     .memory_allocate = kf_cuda_memory_allocate,

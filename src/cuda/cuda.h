@@ -3,7 +3,8 @@
 // The CUDA backend: what its host files share. The runtime (cudart) is linked statically and finds the driver when it is
 // first asked, so the library loads on machines that have none; a context is refused there.
 //
-//     backend.c     contexts (device, stream), sequences, the table of support
+//     backend.c     contexts (device, stream), the ops, the table of support
+//     sequence.c    a sequence as one graph
 //     memory.c      the device's memory for callers, copies, waiting
 //     launch.c      one wrapper for every launch, errors, the guard that puts the caller's device back
 //     attention.c   the plan of an attention, the choice of a kernel from the table, its launches
@@ -22,7 +23,8 @@ typedef struct kf_cuda_device {
     int multiprocessors;
     int64_t l2_bytes;
     int32_t shared_limit; // bytes of shared memory a block may have on `arch`
-    cudaStream_t stream;
+    uint32_t launch;      // KF_LAUNCH_*
+    cudaStream_t stream;  // the caller's. Work is put on kf_cuda_stream(), which may be another one
 } kf_cuda_device;
 
 // Whether the kernels' Hopper parts (clusters, dependent launch) are what runs: sm_90a's code serves compute capability 9.0
@@ -50,9 +52,22 @@ typedef struct kf_cuda_launch_shape {
 // Once for each kernel and device, when an op is planned: loads it and allows it its shared memory.
 kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const char *what);
 
+// Where this thread's launches go: the context's stream, or the one that a sequence is captured on. An op that hands a stream
+// to a library takes it from here, at every launch.
+cudaStream_t kf_cuda_stream(const kf_cuda_device *device);
+void kf_cuda_divert(cudaStream_t stream); // this thread's launches go there; NULL: to the contexts' streams again
+
 // `argument` points to the kernel's one parameter.
 kf_status kf_cuda_launch(const kf_cuda_device *device, const void *function, const kf_cuda_launch_shape *shape,
                          const void *argument, const char *what);
+
+// Enqueues ops one after another. The device is the thread's current one.
+kf_status kf_cuda_enqueue(kf_op *const *ops, int64_t count, char *workspace); // backend.c
+
+// sequence.c: kf_backend's run_sequence and drop_sequence.
+kf_status kf_cuda_sequence_run(const kf_context *context, kf_op *const *ops, int64_t count, char *workspace,
+                               bool changed, void **kept);
+void kf_cuda_sequence_drop(const kf_context *context, void *kept);
 
 // memory.c: kf_memory_* and kf_context_synchronize.
 kf_status kf_cuda_memory_allocate(const kf_context *context, size_t bytes, void **memory);

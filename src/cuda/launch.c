@@ -29,15 +29,21 @@ kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const cha
     return kf_cuda_check(error, what);
 }
 
+static _Thread_local cudaStream_t diverted;
+
+cudaStream_t kf_cuda_stream(const kf_cuda_device *device) { return diverted ? diverted : device->stream; }
+
+void kf_cuda_divert(cudaStream_t stream) { diverted = stream; }
+
 kf_status kf_cuda_launch(const kf_cuda_device *device, const void *function, const kf_cuda_launch_shape *shape,
                          const void *argument, const char *what) {
     cudaLaunchAttribute attributes[2];
     cudaLaunchConfig_t config = {.gridDim = {(unsigned)shape->blocks, 1, 1},
                                  .blockDim = {(unsigned)shape->threads, 1, 1},
                                  .dynamicSmemBytes = (size_t)shape->shared,
-                                 .stream = device->stream,
+                                 .stream = kf_cuda_stream(device),
                                  .attrs = attributes};
-    if (shape->dependent && kf_cuda_is_hopper(device))
+    if (shape->dependent && kf_cuda_is_hopper(device) && !(device->launch & KF_LAUNCH_NO_DEPENDENT))
         attributes[config.numAttrs++] = (cudaLaunchAttribute){.id = cudaLaunchAttributeProgrammaticStreamSerialization,
                                                               .val.programmaticStreamSerializationAllowed = 1};
     if (shape->cluster > 1)
