@@ -8,6 +8,10 @@
 #include "tool.h"
 #include "verify.h"
 
+#if KF_HAVE_CUDA
+#include "cuda/runtime.h"
+#endif
+
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -25,8 +29,12 @@ static const struct {
     {"swiglu", verify_swiglu},       {"rope", verify_rope},
     {"kv_append", verify_kv_append}, {"embedding", verify_embedding},
     {"linear", verify_linear},       {"sequence", verify_sequences},
+#if KF_HAVE_CUDA
+    {"device", verify_device},
+#endif
 };
 enum { OPERATION_COUNT = sizeof OPERATIONS / sizeof *OPERATIONS, RANDOM_DEFAULT = 60 };
+enum { STATUS_LOST = 3 }; // exit status
 
 // ------------------------------------------------------------------------------------------------------------ one case
 
@@ -34,15 +42,31 @@ static verify_run *faulting; // for the signal handler
 
 static void print_repeat(const verify_run *run, FILE *out) {
     fprintf(out, "    keyfold verify --op %s --backend %s --isa %s --case %s --seed %llu --threads %d%s\n", run->op,
-            run->backend, kf_isa_string(run->isa), run->name, (unsigned long long)run->seed, run->threads,
+            run->backend, run->isa_name, run->name, (unsigned long long)run->seed, run->threads,
             run->quick ? " --quick" : "");
 }
 
 static void print_failure(const verify_run *run, const char *sentence) {
     kft_progress(NULL);
-    printf("FAILED %s on %s/%s\n    %s\n", run->name, run->backend, kf_isa_string(run->isa), sentence);
+    printf("FAILED %s on %s/%s\n    %s\n", run->name, run->backend, run->isa_name, sentence);
     print_repeat(run, stdout);
     fflush(stdout);
+}
+
+static void print_end(const verify_run *run) {
+    kft_progress(NULL);
+    for (size_t r = 0; r < sizeof run->not_run / sizeof *run->not_run && run->not_run[r].reason[0]; r++)
+        printf("not run: %lld cases (%s)\n", (long long)run->not_run[r].count, run->not_run[r].reason);
+    printf("verify: %lld cases, %lld failed\n", (long long)run->cases, (long long)run->failed);
+    fflush(stdout);
+}
+
+// After a device's fault the process can use it no longer.
+static void stop_where_lost(const verify_run *run) {
+    if (!run->lost) return;
+    printf("verify: the process has lost the device; the cases that follow need a new one: --after %s\n", run->name);
+    print_end(run);
+    _exit(STATUS_LOST);
 }
 
 // Sanitizers have handlers of their own.
@@ -58,8 +82,21 @@ static void on_fault(int signal_number) {
 }
 #endif
 
+// A kernel that never ends: nothing but the end of the process stops it.
+static void on_alarm(int signal_number) {
+    (void)signal_number;
+    char sentence[96];
+    snprintf(sentence, sizeof sentence, "it took longer than %lld s", (long long)faulting->limit);
+    print_failure(faulting, sentence);
+    faulting->cases++, faulting->failed++;
+    faulting->lost = true;
+    stop_where_lost(faulting);
+}
+
 static void catch_faults(verify_run *run) {
+    const struct sigaction hang = {.sa_handler = on_alarm};
     faulting = run;
+    sigaction(SIGALRM, &hang, NULL);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     struct sigaction action = {.sa_handler = on_fault};
     const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
@@ -83,12 +120,20 @@ static uint64_t hash_name(const char *name, uint64_t seed) {
 }
 
 static void count_not_run(verify_run *run, const char *reason) {
+    const size_t places = sizeof run->not_run / sizeof *run->not_run;
     size_t r = 0;
-    while (r < sizeof run->not_run / sizeof *run->not_run - 1 && run->not_run[r].reason &&
-           strcmp(run->not_run[r].reason, reason) != 0)
-        r++;
-    run->not_run[r].reason = reason;
+    while (r < places && run->not_run[r].reason[0] && strcmp(run->not_run[r].reason, reason) != 0) r++;
+    if (r == places) snprintf(run->not_run[--r].reason, sizeof run->not_run[r].reason, "other reasons");
+    if (!run->not_run[r].reason[0]) snprintf(run->not_run[r].reason, sizeof run->not_run[r].reason, "%s", reason);
     run->not_run[r].count++;
+}
+
+// --part i/n takes every n-th case, --after NAME what follows that one.
+static bool is_ours(verify_run *run, const char *name) {
+    const bool mine = run->seen++ % run->parts == run->part;
+    if (!run->after) return mine;
+    if (strcmp(run->after, name) == 0) run->after = NULL;
+    return false;
 }
 
 void verify_case(verify_run *run, verify_check *check, const void *row, const char *format, ...) {
@@ -97,25 +142,26 @@ void verify_case(verify_run *run, verify_check *check, const void *row, const ch
     va_start(values, format);
     vsnprintf(name, sizeof name, format, values);
     va_end(values);
-    if (!is_wanted(run, name)) return;
+    if (!is_wanted(run, name) || !is_ours(run, name)) return;
     run->name = name;
     if (run->list) {
         printf("%s\n", name);
         run->cases++;
         return;
     }
-    kft_progress("%s %s (%lld done, %lld failed)", kf_isa_string(run->isa), name, (long long)run->cases,
-                 (long long)run->failed);
+    kft_progress("%s %s (%lld done, %lld failed)", run->isa_name, name, (long long)run->cases, (long long)run->failed);
+    if (run->names) printf("%s\n", name), fflush(stdout);
     run->pool = (verify_pool){.random = hash_name(name, run->seed)};
     run->failure[0] = 0;
-    run->skipped = NULL;
+    run->skipped[0] = 0;
+    alarm((unsigned)run->limit);
     bool good = check(run, row);
+    alarm(0);
     if (run->pool.exhausted) {
-        run->skipped = "not enough memory";
-        good = true;
+        good = verify_skip(run, "not enough memory");
     }
     verify_pool_close(&run->pool);
-    if (run->skipped) {
+    if (run->skipped[0]) {
         count_not_run(run, run->skipped);
         return;
     }
@@ -123,40 +169,63 @@ void verify_case(verify_run *run, verify_check *check, const void *row, const ch
     if (!good) {
         run->failed++;
         print_failure(run, run->failure);
+        stop_where_lost(run);
     }
 }
 
 // ------------------------------------------------------------------------------------------------------------- one ISA
 
-static kf_context *make_context(kf_isa isa, int threads, bool fixed_split) {
+static kf_context *make_context(const verify_run *run, int threads, bool fixed_split, void *stream) {
     kf_context_options options;
     kf_context *context = NULL;
     kf_context_options_init(&options);
-    options.isa = isa;
+    options.device.type = run->device ? KF_DEVICE_CUDA : KF_DEVICE_CPU;
+    options.isa = run->isa;
     options.threads = threads;
     options.fixed_split = fixed_split;
+    options.stream = stream;
     return kf_context_create(&options, &context) == KF_OK ? context : NULL;
 }
 
 static bool open_contexts(verify_run *run) {
-    bool open = true;
     for (int t = 0; t < 4; t++) {
-        run->context[t] = make_context(run->isa, t ? t : run->threads, false);
-        open = open && run->context[t];
+        run->context[t] = make_context(run, t ? t : run->threads, false, NULL);
+        if (!run->context[t]) return false;
     }
-    run->fixed_split = make_context(run->isa, run->threads, true);
-    return open && run->fixed_split;
+    run->fixed_split = make_context(run, run->threads, true, NULL);
+#if KF_HAVE_CUDA
+    if (run->device) run->stream = kft_cuda_stream();
+    if (run->device) run->captured = make_context(run, run->threads, false, run->stream);
+#endif
+    return run->fixed_split && (!run->device || (run->stream && run->captured));
 }
 
 static void close_contexts(verify_run *run) {
     for (int t = 0; t < 4; t++) kf_context_destroy(run->context[t]);
     kf_context_destroy(run->fixed_split);
+    kf_context_destroy(run->captured);
+#if KF_HAVE_CUDA
+    if (run->stream) kft_cuda_stream_destroy(run->stream);
+#endif
+}
+
+// "avx2", or "90".
+static void name_isa(verify_run *run) {
+    static char number[8];
+    kf_context_info info = {.size = sizeof info};
+    if (kf_context_get_info(run->context[0], &info) != KF_OK) return;
+    snprintf(number, sizeof number, "%d", info.isa);
+    run->isa_name = run->device ? number : kf_isa_string(info.isa);
 }
 
 static int verify_isa(verify_run *run) {
-    if (!open_contexts(run)) {
+    if (run->list) {
+        run->isa_name = "";
+    } else if (!open_contexts(run)) {
         close_contexts(run);
-        return kft_error("verify: no context for %s: %s", kf_isa_string(run->isa), kf_last_error());
+        return kft_error("verify: no context on %s: %s", run->backend, kf_last_error());
+    } else {
+        name_isa(run);
     }
     const char *asked = run->op;
     for (int o = 0; o < OPERATION_COUNT; o++) {
@@ -175,15 +244,23 @@ static const char HELP[] =
     "Usage: keyfold verify [OPTIONS]\n\n"
     "Runs every operation against the float64 oracle.\n\n"
     "  --op NAME        one operation: attention, merge_states, softmax, rmsnorm, swiglu, rope, kv_append, embedding,\n"
-    "                   linear, sequence\n"
-    "  --backend NAME   cpu\n"
-    "  --isa NAME       scalar, avx2, avx512, avx512bf16; all: every one of this machine (default: the highest)\n"
+    "                   linear, sequence, device\n"
+    "  --backend NAME   cpu (the default) or cuda\n"
+    "  --isa NAME       scalar, avx2, avx512, avx512bf16; all: every one of this machine (default: the highest). On "
+    "cuda the\n"
+    "                   compute capability to be held to: 80, 86, 89, 90\n"
     "  --case NAME      one case, or all cases below a folder of names\n"
     "  --seed N         the data's seed (default 1)\n"
     "  --random N       random cases an operation (default 60)\n"
     "  --threads N      threads of the main run (default 2); 1, 2 and 3 are held against it in any case\n"
     "  --quick          large shapes scaled down\n"
-    "  --list           names the cases and runs nothing\n";
+    "  --part I/N       every Nth case, from the one of number I (0 to N - 1), so that N processes share the work\n"
+    "  --after NAME     the cases that follow that one\n"
+    "  --limit SECONDS  a case that takes longer has failed, and ends the run (default 0: none)\n"
+    "  --names          names each case before it runs\n"
+    "  --list           names the cases and runs nothing\n\n"
+    "Exit status: 0: all passed; 1: a case failed, or none was run; 2: wrong options; 3: a device's fault ended the "
+    "run.\n";
 
 static bool known_operation(const char *name) {
     for (int o = 0; o < OPERATION_COUNT; o++) {
@@ -192,10 +269,12 @@ static bool known_operation(const char *name) {
     return false;
 }
 
-// The ISA of `name` (NULL: the one that contexts choose), 0 for "all", -1 for none.
-static int isa_of(const char *name) {
+// The ISA of `name` (NULL: the one that contexts choose), 0 for "all", -1 for none. On CUDA its number; 0 for the device's.
+static int isa_of(const verify_run *run, const char *name) {
+    int64_t number = 0;
+    if (run->device) return !name ? 0 : kft_parse_int(name, 1, 1000, &number) ? (int)number : -1;
     if (!name) {
-        kf_context *context = make_context(KF_ISA_AUTO, 1, false);
+        kf_context *context = make_context(run, 1, false, NULL);
         kf_context_info info = {.size = sizeof info};
         const kf_status status = context ? kf_context_get_info(context, &info) : KF_UNSUPPORTED;
         kf_context_destroy(context);
@@ -205,6 +284,14 @@ static int isa_of(const char *name) {
         if (strcmp(name, kf_isa_string(isa)) == 0) return isa;
     }
     return strcmp(name, "all") == 0 ? 0 : -1;
+}
+
+static bool parse_part(const char *text, verify_run *run) {
+    char part[24] = "";
+    const char *slash = text ? strchr(text, '/') : NULL;
+    if (!slash || (size_t)(slash - text) >= sizeof part) return false;
+    memcpy(part, text, (size_t)(slash - text));
+    return kft_parse_int(slash + 1, 1, 1 << 20, &run->parts) && kft_parse_int(part, 0, run->parts - 1, &run->part);
 }
 
 // Reads the command line into run. Returns -1 to go on, otherwise the exit status.
@@ -217,13 +304,25 @@ static int parse(int argc, char **argv, verify_run *run, int *isa) {
             run->quick = true;
         } else if (kft_flag(argv, i, "--list", NULL)) {
             run->list = true;
+        } else if (kft_flag(argv, i, "--names", NULL)) {
+            run->names = true;
+        } else if (kft_option(argc, argv, &i, "--part", NULL, &value)) {
+            if (!parse_part(value, run)) return kft_usage_error("verify: --part needs I/N with 0 <= I < N");
+        } else if (kft_option(argc, argv, &i, "--limit", NULL, &value)) {
+            if (!kft_parse_int(value, 0, 86400, &run->limit))
+                return kft_usage_error("verify: --limit needs a number of seconds");
+        } else if (kft_option(argc, argv, &i, "--after", NULL, &value)) {
+            if (!value) return kft_usage_error("verify: --after needs a case's name");
+            run->after = value;
         } else if (kft_option(argc, argv, &i, "--op", NULL, &value)) {
             if (!value || !known_operation(value))
                 return kft_usage_error("verify: --op %s: no such operation", value ? value : "");
             run->op = value;
         } else if (kft_option(argc, argv, &i, "--backend", NULL, &value)) {
-            if (!value || strcmp(value, "cpu") != 0)
-                return kft_usage_error("verify: --backend %s: only cpu is there", value ? value : "");
+            run->device = value && strcmp(value, "cuda") == 0;
+            if (!run->device && (!value || strcmp(value, "cpu") != 0))
+                return kft_usage_error("verify: --backend %s: cpu and cuda are there", value ? value : "");
+            run->backend = value;
         } else if (kft_option(argc, argv, &i, "--isa", NULL, &value)) {
             if (!value) return kft_usage_error("verify: --isa needs a name");
             isa_name = value;
@@ -245,7 +344,7 @@ static int parse(int argc, char **argv, verify_run *run, int *isa) {
             return kft_usage_error("verify: unknown option \"%s\"; keyfold verify --help lists them", argv[i]);
         }
     }
-    *isa = isa_of(isa_name);
+    *isa = isa_of(run, isa_name);
     if (*isa < 0) return kft_usage_error("verify: --isa %s: not an ISA", isa_name);
     return -1;
 }
@@ -260,22 +359,19 @@ static void include_random_case(verify_run *run) {
 
 int kft_verify(int argc, char **argv) {
     static verify_run run; // large; the signal handler reads it
-    run = (verify_run){.seed = 1, .random = RANDOM_DEFAULT, .threads = 2, .backend = "cpu"};
+    run = (verify_run){.seed = 1, .random = RANDOM_DEFAULT, .threads = 2, .parts = 1, .backend = "cpu"};
     int isa = 0;
     int status = parse(argc, argv, &run, &isa);
     if (status >= 0) return status;
     include_random_case(&run);
     catch_faults(&run);
-    const int first = isa ? isa : KF_ISA_SCALAR, last = isa ? isa : run.list ? KF_ISA_SCALAR : (int)kf_cpu_isa();
+    const bool one = isa || run.list || run.device;
+    const int first = one ? isa : KF_ISA_SCALAR, last = one ? isa : (int)kf_cpu_isa();
     for (int i = first; i <= last; i++) {
-        run.isa = (kf_isa)i;
+        run.isa = i;
         status = verify_isa(&run);
         if (status > 0) return status;
     }
-    kft_progress(NULL);
-    for (size_t r = 0; r < sizeof run.not_run / sizeof *run.not_run && run.not_run[r].reason; r++) {
-        printf("not run: %lld cases (%s)\n", (long long)run.not_run[r].count, run.not_run[r].reason);
-    }
-    printf("verify: %lld cases, %lld failed\n", (long long)run.cases, (long long)run.failed);
+    print_end(&run);
     return run.cases > 0 && run.failed == 0 ? 0 : 1;
 }

@@ -4,6 +4,9 @@
 //
 //     row -> tensors between guard zones, filled -> oracle -> the kernel, in every way of calling it -> rules
 //
+// On CUDA the same harness runs: the tensors are mirrored into the device's memory (verify_device.c), the operation runs there, and what
+// comes back is judged by the same rules.
+//
 // To add a case, add a row. To add an operation, write verify_<op>.c with a function that calls verify_case for each of its rows, and
 // put it into the table in verify.c.
 #ifndef KF_TOOLS_VERIFY_H
@@ -30,13 +33,15 @@ typedef struct verify_buffer {
     unsigned char *map, *region; // the mapping; what of it may be touched
     size_t map_bytes, region_bytes;
     unsigned char *before, *first; // the region before the run, and after the first run
+    void *mirror;                  // of the region, in the device's memory
 } verify_buffer;
 
 typedef struct verify_pool {
     verify_buffer buffer[VERIFY_MAX_BUFFERS];
     int count;
-    uint64_t random; // state of the case's generator: --seed and the case's name
-    bool exhausted;  // memory or places ran out: the case is not run
+    uint64_t random;          // state of the case's generator: --seed and the case's name
+    bool exhausted;           // memory or places ran out: the case is not run
+    const kf_context *device; // whose memory holds the mirrors; NULL: the CPU runs the case where the tensors are
 } verify_pool;
 
 uint64_t verify_random(uint64_t *state);                                   // 64 random bits
@@ -87,28 +92,39 @@ typedef struct verify_run {
     uint64_t seed;
     int64_t random; // seeded random cases an operation
     int threads;
-    bool quick, list;
+    bool quick, list, names;
+    int64_t part, parts; // of the cases, every parts-th one from `part` on
+    int64_t limit;       // seconds that a case may take; 0: any number
+    const char *after;   // run nothing up to this case
     // What is being run.
     const char *backend;
-    kf_isa isa;
+    bool device; // contexts are a CUDA device's
+    int isa;     // kf_isa; on CUDA a compute capability times ten
+    const char *isa_name;
+    int64_t seen;            // cases, those of other parts too
+    void *stream;            // the one that `captured` is on
     kf_context *context[4];  // by number of threads; [0]: `threads` of them
     kf_context *fixed_split; // `threads` of them, fixed_split on
+    kf_context *captured;    // CUDA: its runs are captured into graphs
     const char *name;
     verify_pool pool;
-    char failure[1024];  // the sentence of the case's failure
-    const char *skipped; // the reason why the case was not run
+    char failure[1024]; // the sentence of the case's failure
+    char skipped[160];  // the reason why the case was not run; "": it was
+    bool lost;          // the device reported an error that does not pass
     // What came of it.
     int64_t cases, failed;
     struct {
-        const char *reason;
+        char reason[160];
         int64_t count;
-    } not_run[8];
+    } not_run[64];
 } verify_run;
 
 // A check returns true where everything holds; otherwise it has called verify_fail (which returns false) or verify_skip (true).
 typedef bool verify_check(verify_run *run, const void *row);
 bool verify_fail(verify_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-bool verify_skip(verify_run *run, const char *reason); // reason: a string that stays
+bool verify_skip(verify_run *run, const char *reason);
+// True for KF_OK. What a device's backend does not have is a reason to skip; anything else is a failure, "what: the sentence".
+bool verify_status(verify_run *run, kf_status status, const char *what);
 
 // Runs one case, named "op/...", unless the options leave it out.
 void verify_case(verify_run *run, verify_check *check, const void *row, const char *name, ...)
@@ -121,7 +137,31 @@ bool verify_execute(verify_run *run, const kf_args *args);
 bool verify_execute_once(verify_run *run, kf_context *context, const kf_args *args);
 // The call must be refused with this status, a sentence, and nothing written.
 bool verify_refused(verify_run *run, const kf_args *args, kf_status status);
-kf_status verify_call(const kf_context *context, const kf_args *args); // kf_attention(context, ...), by args->kind
+// The same for what the CPU refuses at the run (ids, slots) and a device, which reads it, bounds: there nothing but the outputs changes.
+bool verify_refused_at_run(verify_run *run, const kf_args *args, kf_status status);
+
+// (verify_device.c) Calls, on tensors of the pool: where they are on the CPU; otherwise the pool goes to the device, the call's tensors are
+// those there, and when it is done the pool comes back.
+kf_status verify_call(verify_run *run, const kf_context *context,
+                      const kf_args *args); // kf_attention(...), by args->kind
+kf_status verify_op_create(verify_run *run, const kf_context *context, const kf_args *args, kf_op **op);
+kf_status verify_op_bind(verify_run *run, kf_op *op, const kf_args *args);
+// A workspace of exactly `bytes` at an odd address, full of 0xFF (NaN), with a guard zone at either side.
+typedef struct verify_workspace {
+    unsigned char *memory;
+    void *mirror;
+    void *at; // for the call: in memory, or in the mirror
+    size_t bytes;
+} verify_workspace;
+kf_status verify_workspace_open(verify_run *run, size_t bytes, verify_workspace *workspace);
+bool verify_workspace_intact(const verify_workspace *workspace);
+void verify_workspace_close(verify_run *run, verify_workspace *workspace);
+kf_status verify_op_run(verify_run *run, kf_op *op, verify_workspace *workspace);
+kf_status verify_sequence_run(verify_run *run, kf_sequence *sequence, verify_workspace *workspace);
+// CUDA: the run is captured into a graph, on run->captured, and the graph is launched. plain_call: one call is captured, not a planned op.
+kf_status verify_captured_run(verify_run *run, const kf_args *args, bool plain_call, bool *intact);
+// (cuda/verify_cases.c) The cases of memory, streams and tensors of other devices.
+void verify_device(verify_run *run);
 
 // Splits [0, count) over `threads` threads. Each call of `work` gets a range; false from any of them is returned.
 bool verify_parallel(int threads, int64_t count, bool (*work)(void *argument, int64_t first, int64_t count),
@@ -140,6 +180,7 @@ typedef struct verify_bound {
     const double *size; // [count, n] or NULL
     double share;
     kf_dtype norm; // verify_rounded_once: the dtype that the relative norm is bound by; {0}: the output's
+    bool spreads;  // NaN may stand where a number is wanted (verify_elements)
 } verify_bound;
 
 bool verify_elements(verify_run *run, const char *name, const kf_tensor *got, const int64_t *rows, int64_t count,

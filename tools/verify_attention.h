@@ -39,7 +39,8 @@ typedef struct attention_case {
     double looser;                      // multiplies the bounds that take scores for a few units large; 1
     bool empty;                         // dimensions of 0 are meant (they take no defaults)
     bool full_only;                     // left out by --quick
-    kf_status refused;                  // the call must be refused with this status
+    bool spreads;      // on CUDA NaN and infinity of v may reach rows of the same tile that do not see it
+    kf_status refused; // the call must be refused with this status
 } attention_case;
 
 // The checks.

@@ -140,6 +140,7 @@ void verify_pool_close(verify_pool *pool) {
         if (pool->buffer[i].map) munmap(pool->buffer[i].map, pool->buffer[i].map_bytes);
         free(pool->buffer[i].before);
         free(pool->buffer[i].first);
+        if (pool->device) kf_memory_free(pool->device, pool->buffer[i].mirror);
     }
     pool->count = 0;
 }

@@ -50,7 +50,7 @@ static bool check_embedding(verify_run *run, const void *pointer) {
     if (row->bad_id) {
         const int64_t last = row->T - 1;
         verify_set(ids, &last, (double)row->bad_id);
-        return verify_refused(run, &args.head, KF_INVALID_ARGUMENT);
+        return verify_refused_at_run(run, &args.head, KF_INVALID_ARGUMENT);
     }
     double *want = verify_doubles(run, row->T * row->N), *size = NULL;
     verify_bound bound = BOUND;

@@ -45,8 +45,7 @@ static bool pack(verify_run *run, const kf_weight *weight, kf_weight *packed) {
     size_t bytes = 0;
     const char *what = "";
     const kf_context *context = run->context[0];
-    if (kf_pack_weight_size(context, weight, &bytes) != KF_OK)
-        return verify_fail(run, "kf_pack_weight_size: %s", kf_last_error());
+    if (!verify_status(run, kf_pack_weight_size(context, weight, &bytes), "kf_pack_weight_size")) return false;
     if ((double)bytes > 1.1 * (double)weight->bytes + 4096) {
         return verify_fail(run, "the packed form has %zu bytes, the source %zu", bytes, weight->bytes);
     }
@@ -56,8 +55,7 @@ static bool pack(verify_run *run, const kf_weight *weight, kf_weight *packed) {
     verify_buffer *buffer = &pool->buffer[pool->count - 1];
     buffer->role = VERIFY_OUTPUT;
     verify_pool_snapshot(pool);
-    if (kf_pack_weight(context, weight, data, bytes, packed) != KF_OK)
-        return verify_fail(run, "kf_pack_weight: %s", kf_last_error());
+    if (!verify_status(run, kf_pack_weight(context, weight, data, bytes, packed), "kf_pack_weight")) return false;
     const verify_buffer *damaged = verify_pool_damage(pool, &what);
     if (damaged) return verify_fail(run, "kf_pack_weight changed the %s of %s", what, damaged->name);
     buffer->role = VERIFY_INPUT;
@@ -68,21 +66,17 @@ static bool pack(verify_run *run, const kf_weight *weight, kf_weight *packed) {
 static bool check_row_alone(verify_run *run, const kf_linear_args *args, int64_t t) {
     const int64_t N = args->weight->rows, one[2] = {1, args->x->shape[1]}, out[2] = {1, N}, at[2] = {t, 0};
     const size_t bytes = (size_t)(N * ref_dtype_bytes(args->y->dtype));
-    void *alone = malloc(bytes + 1);
-    if (!alone) return false;
-    kf_tensor x = *args->x, y = kf_tensor_cpu(alone, args->y->dtype, 2, out);
+    kf_tensor x = *args->x,
+              *y = verify_tensor(&run->pool, "row alone", VERIFY_OUTPUT, args->y->dtype, VERIFY_COMPACT, 2, out);
+    if (!y) return false;
     x.data = ref_address(args->x, at), x.byte_offset = 0, x.shape = one;
     kf_linear_args row = *args;
-    row.x = &x, row.y = &y;
-    bool good = kf_linear(run->context[0], &row) == KF_OK;
-    if (!good)
-        verify_fail(run, "row %lld alone: %s", (long long)t, kf_last_error());
-    else if (memcmp(alone, ref_address(args->y, at), bytes) != 0) {
-        good = verify_fail(run, "row %lld of y has other bits alone than among %lld rows", (long long)t,
-                           (long long)args->x->shape[0]);
-    }
-    free(alone);
-    return good;
+    row.x = &x, row.y = y;
+    if (!verify_status(run, verify_call(run, run->context[0], &row.head), "a row alone")) return false;
+    const int64_t first[2] = {0, 0};
+    if (memcmp(ref_address(y, first), ref_address(args->y, at), bytes) == 0) return true;
+    return verify_fail(run, "row %lld of y has other bits alone than among %lld rows", (long long)t,
+                       (long long)args->x->shape[0]);
 }
 
 static bool check_linear(verify_run *run, const void *pointer) {
@@ -106,6 +100,9 @@ static bool check_linear(verify_run *run, const void *pointer) {
     args.x = x, args.weight = &weight, args.bias = bias, args.y = y;
     args.activations = row->int8 ? KF_ACTIVATIONS_INT8 : KF_ACTIVATIONS_EXACT;
 
+    if (row->packed) args.weight = &packed;
+    if (!verify_execute(run, &args.head)) return false;
+    args.weight = &weight;
     linear_oracle w = {&args, verify_doubles(run, row->T * row->N), verify_doubles(run, row->T * row->N)};
     bool good = w.y && w.size && verify_parallel(run->threads, row->T, oracle_rows, &w);
     if (row->packed) args.weight = &packed;
@@ -114,7 +111,7 @@ static bool check_linear(verify_run *run, const void *pointer) {
                                 .size = w.size,
                                 .share = sum_share(row->K),
                                 .absolute = 1e-37};
-    good = good && verify_execute(run, &args.head) && verify_elements(run, "y", y, NULL, row->T, w.y, &bound) &&
+    good = good && verify_elements(run, "y", y, NULL, row->T, w.y, &bound) &&
            verify_norm(run, "y", y, NULL, row->T, w.y, verify_norm_bound(y->dtype));
     for (int64_t t = 0; good && row->T > 1 && t < row->T; t += row->T / 3 + 1) good = check_row_alone(run, &args, t);
     free(w.y);

@@ -223,7 +223,7 @@ static bool check_kv_append_full(verify_run *run, const void *pointer) {
     const int64_t last = row->B - 1;
     verify_set(slots, &last, row->offset ? (double)(row->capacity - row->N + 1) : -1);
     args.k = tensors[0], args.v = tensors[1], args.k_cache = tensors[2], args.v_cache = tensors[3], args.slots = slots;
-    return verify_refused(run, &args.head, KF_INVALID_ARGUMENT);
+    return verify_refused_at_run(run, &args.head, KF_INVALID_ARGUMENT);
 }
 
 // -------------------------------------------------------------------------------------------------------------- tables

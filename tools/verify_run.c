@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How `keyfold verify` calls an operation and judges its outputs (verify.h). Every operation can be used in four ways, which must give
-// the same bits: one call; planned and run; its work items by the caller's own threads and in the caller's own order; in a sequence.
+// the same bits: one call; planned and run; its work items by the caller's own threads and in the caller's own order; in a sequence. On
+// CUDA, where there are no items for threads: as a graph, of a planned run and of one call.
 #include "verify.h"
 
 #include <math.h>
@@ -20,42 +21,20 @@ bool verify_fail(verify_run *run, const char *format, ...) {
 }
 
 bool verify_skip(verify_run *run, const char *reason) {
-    run->skipped = reason;
+    snprintf(run->skipped, sizeof run->skipped, "%s", reason);
     return true;
 }
 
+bool verify_status(verify_run *run, kf_status status, const char *what) {
+    if (status == KF_OK) return true;
+    if (status == KF_UNSUPPORTED && run->device) {
+        verify_skip(run, kf_last_error());
+        return false;
+    }
+    return verify_fail(run, "%s: %s: %s", what, kf_status_string(status), kf_last_error());
+}
+
 // ----------------------------------------------------------------------------------------------------------- calling
-
-kf_status verify_call(const kf_context *context, const kf_args *args) {
-    switch (args->kind) {
-    case KF_OP_SOFTMAX: return kf_softmax(context, (const kf_softmax_args *)args);
-    case KF_OP_ATTENTION: return kf_attention(context, (const kf_attention_args *)args);
-    case KF_OP_MERGE_STATES: return kf_merge_states(context, (const kf_merge_states_args *)args);
-    case KF_OP_RMSNORM: return kf_rmsnorm(context, (const kf_rmsnorm_args *)args);
-    case KF_OP_SWIGLU: return kf_swiglu(context, (const kf_swiglu_args *)args);
-    case KF_OP_ROPE: return kf_rope(context, (const kf_rope_args *)args);
-    case KF_OP_KV_APPEND: return kf_kv_append(context, (const kf_kv_append_args *)args);
-    case KF_OP_EMBEDDING: return kf_embedding(context, (const kf_embedding_args *)args);
-    case KF_OP_LINEAR: return kf_linear(context, (const kf_linear_args *)args);
-    default: return KF_INVALID_ARGUMENT;
-    }
-}
-
-// A workspace of exactly `bytes` at an odd address, full of 0xFF (NaN), with a guard zone after it.
-enum { WORKSPACE_GUARD = 256, WORKSPACE_SKEW = 3 };
-
-static unsigned char *workspace_open(size_t bytes) {
-    unsigned char *memory = malloc(bytes + WORKSPACE_GUARD + WORKSPACE_SKEW);
-    if (memory) memset(memory, 0xFF, bytes + WORKSPACE_GUARD + WORKSPACE_SKEW);
-    return memory;
-}
-
-static bool workspace_intact(const unsigned char *memory, size_t bytes) {
-    for (size_t i = 0; i < WORKSPACE_GUARD; i++) {
-        if (memory[WORKSPACE_SKEW + bytes + i] != 0xFF) return false;
-    }
-    return memory[0] == 0xFF && memory[1] == 0xFF && memory[2] == 0xFF;
-}
 
 // All items of all phases, in chunks of uneven size from the last to the first, by workers in turn.
 static kf_status run_items(verify_run *run, const kf_context *context, kf_op *op, void *workspace, size_t bytes) {
@@ -78,43 +57,48 @@ static kf_status run_items(verify_run *run, const kf_context *context, kf_op *op
     return status;
 }
 
-static kf_status run_sequence(const kf_context *context, kf_op *op, bool *intact) {
+static kf_status run_sequence(verify_run *run, const kf_context *context, kf_op *op, bool *intact) {
     kf_sequence *sequence = NULL;
+    verify_workspace workspace = {0};
     size_t bytes = 0;
     kf_status status = kf_sequence_create(context, &sequence);
     if (status == KF_OK) status = kf_sequence_add(sequence, op);
     if (status == KF_OK) status = kf_sequence_workspace_size(sequence, &bytes);
-    unsigned char *workspace = workspace_open(bytes);
-    if (status == KF_OK && !workspace) status = KF_OUT_OF_MEMORY;
-    if (status == KF_OK) status = kf_sequence_run(sequence, workspace + WORKSPACE_SKEW, bytes);
-    if (status == KF_OK) *intact = workspace_intact(workspace, bytes);
-    free(workspace);
+    if (status == KF_OK) status = verify_workspace_open(run, bytes, &workspace);
+    if (status == KF_OK) status = verify_sequence_run(run, sequence, &workspace);
+    if (status == KF_OK) *intact = verify_workspace_intact(&workspace);
+    verify_workspace_close(run, &workspace);
     kf_sequence_destroy(sequence);
     return status;
 }
 
-enum way { ONE_CALL, PLANNED, OWN_ORDER, IN_SEQUENCE };
-static const char *const WAY_NAMES[] = {"one call", "kf_op_run", "kf_op_run_items", "kf_sequence_run"};
+static kf_status run_planned(verify_run *run, const kf_context *context, kf_op *op, bool own_order, bool *intact) {
+    verify_workspace workspace = {0};
+    size_t bytes = 0;
+    kf_status status = kf_op_workspace_size(op, &bytes);
+    if (status == KF_OK) status = verify_workspace_open(run, bytes, &workspace);
+    if (status == KF_OK && !own_order) status = verify_op_run(run, op, &workspace);
+    if (status == KF_OK && own_order) status = run_items(run, context, op, workspace.at, bytes);
+    if (status == KF_OK) *intact = verify_workspace_intact(&workspace);
+    verify_workspace_close(run, &workspace);
+    return status;
+}
+
+enum way { ONE_CALL, PLANNED, OWN_ORDER, IN_SEQUENCE, CAPTURED, CAPTURED_CALL };
+static const char *const WAY_NAMES[] = {"one call",        "kf_op_run", "kf_op_run_items",
+                                        "kf_sequence_run", "a graph",   "a graph of one call"};
 
 static kf_status run_way(verify_run *run, const kf_context *context, const kf_args *args, enum way way, bool *intact) {
     kf_op *op = NULL;
-    size_t bytes = 0;
     *intact = true;
-    if (way == ONE_CALL) return verify_call(context, args);
-    kf_status status = kf_op_create(context, args, &op);
+    if (way == ONE_CALL) return verify_call(run, context, args);
+#if KF_HAVE_CUDA
+    if (way >= CAPTURED) return verify_captured_run(run, args, way == CAPTURED_CALL, intact);
+#endif
+    kf_status status = verify_op_create(run, context, args, &op);
     if (status != KF_OK) return status;
-    if (way == IN_SEQUENCE) {
-        status = run_sequence(context, op, intact);
-    } else {
-        status = kf_op_workspace_size(op, &bytes);
-        unsigned char *workspace = workspace_open(bytes);
-        if (status == KF_OK && !workspace) status = KF_OUT_OF_MEMORY;
-        if (status == KF_OK && way == PLANNED) status = kf_op_run(op, workspace + WORKSPACE_SKEW, bytes);
-        if (status == KF_OK && way == OWN_ORDER)
-            status = run_items(run, context, op, workspace + WORKSPACE_SKEW, bytes);
-        if (status == KF_OK) *intact = workspace_intact(workspace, bytes);
-        free(workspace);
-    }
+    status = way == IN_SEQUENCE ? run_sequence(run, context, op, intact)
+                                : run_planned(run, context, op, way == OWN_ORDER, intact);
     kf_op_destroy(op);
     return status;
 }
@@ -122,9 +106,7 @@ static kf_status run_way(verify_run *run, const kf_context *context, const kf_ar
 static bool run_checked(verify_run *run, const kf_context *context, const kf_args *args, enum way way) {
     const char *what = "";
     bool intact = true;
-    const kf_status status = run_way(run, context, args, way, &intact);
-    if (status != KF_OK)
-        return verify_fail(run, "%s: %s: %s", WAY_NAMES[way], kf_status_string(status), kf_last_error());
+    if (!verify_status(run, run_way(run, context, args, way, &intact), WAY_NAMES[way])) return false;
     if (!intact) return verify_fail(run, "%s wrote past the workspace that it asked for", WAY_NAMES[way]);
     const verify_buffer *damaged = verify_pool_damage(&run->pool, &what);
     if (damaged) return verify_fail(run, "%s changed the %s of %s", WAY_NAMES[way], what, damaged->name);
@@ -136,34 +118,57 @@ bool verify_execute_once(verify_run *run, kf_context *context, const kf_args *ar
     return run_checked(run, context, args, ONE_CALL);
 }
 
-bool verify_execute(verify_run *run, const kf_args *args) {
-    static const struct {
-        int threads;
-        enum way way;
-    } again[] = {{1, PLANNED}, {2, OWN_ORDER}, {3, IN_SEQUENCE}};
-    if (!verify_execute_once(run, run->context[0], args)) return false;
-    verify_pool_keep_first(&run->pool);
-    for (size_t a = 0; a < sizeof again / sizeof *again; a++) {
-        verify_pool_restore(&run->pool);
-        if (!run_checked(run, run->context[again[a].threads], args, again[a].way)) return false;
-        const verify_buffer *differs = verify_pool_differs(&run->pool);
-        if (differs) {
-            return verify_fail(run, "%s has other bits by %s with %d threads than by one call with %d", differs->name,
-                               WAY_NAMES[again[a].way], again[a].threads, run->threads);
-        }
+// Another run into outputs that are poison again; the bits must be those of the first one.
+static bool run_again(verify_run *run, int context, const kf_args *args, enum way way) {
+    verify_pool_restore(&run->pool);
+    if (!run_checked(run, run->context[context], args, way)) return false;
+    const verify_buffer *differs = verify_pool_differs(&run->pool);
+    if (!differs) return true;
+    if (run->device) return verify_fail(run, "%s has other bits by %s than by one call", differs->name, WAY_NAMES[way]);
+    return verify_fail(run, "%s has other bits by %s with %d threads than by one call with %d", differs->name,
+                       WAY_NAMES[way], context, run->threads);
+}
+
+// On a device, one case in sixteen is run fifty times: blocks that finish in another order must not show in the bits.
+enum { REPEATS = 50, REPEATED_CASES = 16 };
+
+static bool repeat(verify_run *run, const kf_args *args) {
+    for (int n = 0; n < REPEATS; n++) {
+        if (!run_again(run, 0, args, PLANNED)) return false;
     }
     return true;
 }
 
+bool verify_execute(verify_run *run, const kf_args *args) {
+    static const struct {
+        int threads;
+        enum way way;
+    } on_cpu[] = {{1, PLANNED}, {2, OWN_ORDER}, {3, IN_SEQUENCE}},
+      on_device[] = {{1, PLANNED}, {2, CAPTURED}, {3, IN_SEQUENCE}, {0, CAPTURED_CALL}};
+    const int ways = run->device ? 4 : 3;
+    const bool repeated = run->device && verify_random(&run->pool.random) % REPEATED_CASES == 0;
+    if (!verify_execute_once(run, run->context[0], args)) return false;
+    verify_pool_keep_first(&run->pool);
+    for (int a = 0; a < ways; a++) {
+        const int threads = run->device ? on_device[a].threads : on_cpu[a].threads;
+        if (!run_again(run, threads, args, run->device ? on_device[a].way : on_cpu[a].way)) return false;
+    }
+    return !repeated || repeat(run, args);
+}
+
 bool verify_refused(verify_run *run, const kf_args *args, kf_status wanted) {
     verify_pool_snapshot(&run->pool);
-    const kf_status status = verify_call(run->context[0], args);
+    const kf_status status = verify_call(run, run->context[0], args);
     if (status != wanted) {
         return verify_fail(run, "must be refused with %s, gave %s", kf_status_string(wanted), kf_status_string(status));
     }
     if (!kf_last_error()[0]) return verify_fail(run, "was refused without a sentence");
     const verify_buffer *changed = verify_pool_changed(&run->pool);
     return changed ? verify_fail(run, "was refused, but %s changed", changed->name) : true;
+}
+
+bool verify_refused_at_run(verify_run *run, const kf_args *args, kf_status wanted) {
+    return run->device ? verify_execute_once(run, run->context[0], args) : verify_refused(run, args, wanted);
 }
 
 // ----------------------------------------------------------------------------------------------------------- threads
@@ -253,7 +258,7 @@ bool verify_elements(verify_run *run, const char *name, const kf_tensor *got, co
             double allowed = bound->absolute + bound->relative * fabs(w) + bound->ulps * ref_ulp(got->dtype, w);
             if (bound->row) allowed += bound->row[r];
             if (bound->size) allowed += bound->share * bound->size[r * n + c];
-            const double bad = badness(row[c], w, allowed);
+            const double bad = bound->spreads && isnan(row[c]) ? 0 : badness(row[c], w, allowed);
             if (bad <= worst) continue;
             worst = bad, worst_at = (rows ? rows[r] : r) * n + c;
             worst_got = row[c], worst_want = w, worst_bound = allowed;
@@ -284,7 +289,7 @@ bool verify_norm(verify_run *run, const char *name, const kf_tensor *got, const 
             error += (row[c] - w) * (row[c] - w);
             norm += w * w;
         }
-        if (!isfinite(norm)) continue; // rows with NaN or infinity are held element by element
+        if (!isfinite(norm + error)) continue; // rows with NaN or infinity are held element by element
         all_error += error, all_want += norm;
         if (n >= 8 && sqrt(error) > 2 * bound * sqrt(norm) + smallest * sqrt((double)n)) {
             good = verify_fail(run, "%s row %lld: relative L2 error %.3g, bound %.3g", name,

@@ -74,12 +74,10 @@ static bool new_weight(layer *l, const layer_case *row, int64_t rows, int64_t co
     size_t bytes = 0;
     const kf_context *context = l->run->context[0];
     const kf_weight source = *weight;
-    if (kf_pack_weight_size(context, &source, &bytes) != KF_OK)
-        return verify_fail(l->run, "kf_pack_weight_size: %s", kf_last_error());
+    if (!verify_status(l->run, kf_pack_weight_size(context, &source, &bytes), "kf_pack_weight_size")) return false;
     unsigned char *data = verify_bytes(&l->run->pool, "packed weight", (bytes + 63) / 64 * 64);
     if (!data) return false;
-    return kf_pack_weight(context, &source, data, bytes, weight) == KF_OK ||
-           verify_fail(l->run, "kf_pack_weight: %s", kf_last_error());
+    return verify_status(l->run, kf_pack_weight(context, &source, data, bytes, weight), "kf_pack_weight");
 }
 
 static void add_linear(layer *l, const kf_tensor *x, const kf_weight *weight, const kf_tensor *y) {
@@ -171,11 +169,11 @@ static void set_step(layer *l, int64_t slot) {
     verify_set(l->lengths, &zero, (double)(slot + l->T));
 }
 
-static bool run_sequence(verify_run *run, layer *l, kf_sequence *sequence, void *workspace, size_t bytes) {
+static bool run_sequence(verify_run *run, layer *l, kf_sequence *sequence, verify_workspace *workspace) {
     const char *what = "";
     verify_pool_restore(&run->pool);
-    if (kf_sequence_run(sequence, workspace, bytes) != KF_OK)
-        return verify_fail(run, "kf_sequence_run: %s", kf_last_error());
+    if (!verify_status(run, verify_sequence_run(run, sequence, workspace), "kf_sequence_run")) return false;
+    if (!verify_workspace_intact(workspace)) return verify_fail(run, "the sequence wrote past its workspace");
     const verify_buffer *damaged = verify_pool_damage(&run->pool, &what), *differs = verify_pool_differs(&run->pool);
     if (damaged) return verify_fail(run, "the sequence changed the %s of %s", what, damaged->name);
     if (differs)
@@ -185,16 +183,15 @@ static bool run_sequence(verify_run *run, layer *l, kf_sequence *sequence, void 
 }
 
 // One by one first; then as a sequence.
-static bool run_step(verify_run *run, layer *l, kf_sequence *sequence, void *workspace, size_t bytes, int64_t slot) {
+static bool run_step(verify_run *run, layer *l, kf_sequence *sequence, verify_workspace *workspace, int64_t slot) {
     set_step(l, slot);
     verify_pool_restore(&run->pool);
     verify_pool_snapshot(&run->pool);
     for (int n = 0; n < l->count; n++) {
-        if (verify_call(run->context[1], &l->args[n].head) != KF_OK)
-            return verify_fail(run, "operation %d: %s", n, kf_last_error());
+        if (!verify_status(run, verify_call(run, run->context[1], &l->args[n].head), "one by one")) return false;
     }
     verify_pool_keep_first(&run->pool);
-    return run_sequence(run, l, sequence, workspace, bytes) && run_sequence(run, l, sequence, workspace, bytes);
+    return run_sequence(run, l, sequence, workspace) && run_sequence(run, l, sequence, workspace);
 }
 
 static bool check_layer(verify_run *run, const void *pointer) {
@@ -210,15 +207,15 @@ static bool check_layer(verify_run *run, const void *pointer) {
         const kf_context *context = run->context[threads];
         kf_status status = kf_sequence_create(context, &sequence);
         for (int n = 0; n < l.count && status == KF_OK; n++) {
-            status = kf_op_create(context, &l.args[n].head, &ops[n]);
+            status = verify_op_create(run, context, &l.args[n].head, &ops[n]);
             if (status == KF_OK) status = kf_sequence_add(sequence, ops[n]);
         }
         if (status == KF_OK) status = kf_sequence_workspace_size(sequence, &bytes);
-        void *workspace = malloc(bytes + 1);
-        if (status != KF_OK || !workspace) good = verify_fail(run, "making the sequence: %s", kf_last_error());
-        good = good && run_step(run, &l, sequence, workspace, bytes, 0) &&
-               run_step(run, &l, sequence, workspace, bytes, CAPACITY - row->T);
-        free(workspace);
+        verify_workspace workspace = {0};
+        if (status == KF_OK) status = verify_workspace_open(run, bytes, &workspace);
+        good = verify_status(run, status, "making the sequence") && run_step(run, &l, sequence, &workspace, 0) &&
+               run_step(run, &l, sequence, &workspace, CAPACITY - row->T);
+        verify_workspace_close(run, &workspace);
         kf_sequence_destroy(sequence);
         for (int n = 0; n < l.count; n++) kf_op_destroy(ops[n]);
     }

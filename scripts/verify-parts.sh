@@ -1,0 +1,48 @@
+#!/bin/sh
+# Runs `keyfold verify` in several processes side by side and adds up what they found.
+#
+#   sh scripts/verify-parts.sh KEYFOLD PROCESSES FOLDER [verify's options]
+#
+# FOLDER gets each process's output. A process that a device's fault or a hang ended is followed by another one, which goes on with the next
+# case. The last lines are the cases not run, by reason, and `verify: N cases, M failed`; exit status 0 only if N > 0 and M = 0.
+set -u
+[ $# -ge 3 ] || { sed -n '4p' "$0"; exit 2; }
+keyfold=$1 parts=$2 folder=$3
+shift 3
+mkdir -p "$folder"
+rm -f "$folder"/part-*
+
+# part NUMBER OPTIONS...
+part() {
+    number=$1 try=0 after=
+    shift
+    while [ "$try" -lt 200 ]; do
+        log=$folder/part-$number.$try.txt
+        "$keyfold" verify "$@" --part "$number/$parts" --names ${after:+--after "$after"} >"$log" 2>&1
+        status=$?
+        [ "$status" -ge 3 ] || break
+        after=$(grep -E '^[a-z_]+/' "$log" | tail -n 1)
+        # 3 is verify's own end, with its sums; with any other the process ended and gave no account.
+        [ "$status" -eq 3 ] || printf 'FAILED %s\n    the process ended with status %s\nverify: 1 cases, 1 failed\n' "$after" "$status" >>"$log"
+        [ -n "$after" ] || break
+        try=$((try + 1))
+    done
+}
+
+number=0
+while [ "$number" -lt "$parts" ]; do
+    part "$number" "$@" &
+    number=$((number + 1))
+done
+wait
+cat "$folder"/part-*.txt | awk '
+    /^FAILED/ { shown = 3 }
+    shown > 0 { print; shown--; next }
+    /^keyfold: / { print }
+    /^not run: / { n = $3; sub(/^not run: [0-9]+ cases /, ""); reasons[$0] += n }
+    /^verify: [0-9]+ cases, / { cases += $2; failed += $4 }
+    END {
+        for (reason in reasons) printf "not run: %d cases %s\n", reasons[reason], reason
+        printf "verify: %d cases, %d failed\n", cases, failed
+        exit !(cases > 0 && failed == 0)
+    }'
