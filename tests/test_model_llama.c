@@ -144,9 +144,22 @@ static void small_tokens(int32_t *tokens, int n) {
 
 static void agrees_with_the_textbook(void **state) {
     (void)state;
-    static const kf_dtype caches[] = {KF_FP32, KF_FP16, KF_BF16};
-    static const double bounds[] = {
-        2e-5, 2e-3, 2e-2}; // relative to the largest logit; the cache's rounding, 2^-24, 2^-11, 2^-8, through 3 layers
+    // bound: relative to the largest logit; what is rounded to 2^-24, 2^-11 or 2^-8, through 3 layers. The small model's weights
+    // are the same numbers in every type.
+    static const struct {
+        kfm_llama_options options;
+        double bound;
+    } cases[] = {
+        {{.cache = KF_FP32}, 2e-5},
+        {{.cache = KF_FP16}, 2e-3},
+        {{.cache = KF_BF16}, 2e-2},
+        {{.cache = KF_FP32, .weights = KF_FP32}, 2e-5},
+        {{.cache = KF_FP32, .weights = KF_BF16}, 2e-5},
+        {{.cache = KF_FP16, .weights = KF_FP16}, 2e-3},
+        {{.cache = KF_FP32, .rows = KF_FP16}, 4e-3},
+        {{.cache = KF_BF16, .rows = KF_BF16, .weights = KF_BF16}, 4e-2},
+    };
+    enum { CASES = sizeof cases / sizeof cases[0] };
     small_model small;
     static textbook book;
     static double expected[CONTEXT][VOCABULARY];
@@ -158,14 +171,14 @@ static void agrees_with_the_textbook(void **state) {
         textbook_step(&small, &book, tokens[i], i, expected[i]);
         for (int k = 0; k < VOCABULARY; k++) largest = fmax(largest, fabs(expected[i][k]));
     }
-    for (int c = 0; c < 3; c++) {
-        opened o = open_bytes(&small.file, 2, (kfm_llama_options){.cache = caches[c]});
+    for (int c = 0; c < CASES; c++) {
+        opened o = open_bytes(&small.file, 2, cases[c].options);
         static float logits[CONTEXT][VOCABULARY];
         eval_all(o.model, tokens, CONTEXT, logits[0]);
         for (int i = 0; i < CONTEXT; i++)
             for (int k = 0; k < VOCABULARY; k++)
-                if (!(fabs(logits[i][k] - expected[i][k]) <= bounds[c] * largest))
-                    fail_msg("cache %d, token %d, logit %d: %g instead of %g (largest %g)", c, i, k, logits[i][k],
+                if (!(fabs(logits[i][k] - expected[i][k]) <= cases[c].bound * largest))
+                    fail_msg("case %d, token %d, logit %d: %g instead of %g (largest %g)", c, i, k, logits[i][k],
                              expected[i][k], largest);
         assert_int_equal(kfm_llama_position(o.model), CONTEXT);
         close_opened(&o);
@@ -320,6 +333,8 @@ static void refuses_broken_models(void **state) {
     expect_refused(&small.file, (kfm_llama_options){.chunk = -1}, "a chunk of -1");
     expect_refused(&small.file, (kfm_llama_options){.cache = KF_INT32}, "int32");
     expect_refused(&small.file, (kfm_llama_options){.activations = 7}, "activations");
+    expect_refused(&small.file, (kfm_llama_options){.weights = KF_INT32}, "weights");
+    expect_refused(&small.file, (kfm_llama_options){.rows = KF_INT32}, "int32");
     free_small(&small);
 }
 
@@ -363,6 +378,15 @@ static void survives_every_allocation_failing(void **state) {
     small_tokens(tokens, CONTEXT);
     kf_context *context = open_context(1);
     assert_true(kfm_gguf_parse(&g, small.file.bytes, small.file.count, &error));
+    for (int64_t n = 1;; n++) {
+        const kfm_llama_options converted = {.weights = KF_BF16};
+        kfm_fail_allocation(n);
+        bool ok = kfm_llama_open(&m, context, g, &converted, NULL, NULL, &error);
+        assert_true(ok == (kfm_fail_allocation(0) != 0) && (m != NULL) == ok);
+        if (!ok) continue;
+        kfm_llama_close(m);
+        break;
+    }
     for (int64_t n = 1;; n++) {
         kfm_fail_allocation(n);
         bool ok = kfm_llama_open(&m, context, g, NULL, NULL, NULL, &error);

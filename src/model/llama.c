@@ -6,21 +6,17 @@
 // (absent: token_embd again), and for each layer attn_norm [width], attn_q [width, H D], attn_k and attn_v [width, Hkv
 // D], attn_output [H D, width], ffn_norm [width], ffn_gate and ffn_up [width, hidden], ffn_down [hidden, width]. Rows
 // of attn_q and attn_k are in the order that turns pairs (2c, 2c + 1): RoPE's GPT-J pairing.
-#define _DEFAULT_SOURCE // madvise
 #include "model/llama_internal.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 // Metadata beyond these is a broken file. Products of any three stay below 2^63.
 enum { MAX_LAYERS = 1024, MAX_HEADS = 1024, MAX_HEAD_DIM = 1024, MAX_WIDTH = 1 << 20, MAX_CONTEXT = 1 << 28 };
 
 enum { TENSOR_NAME = 64 };
 
-// Memory that is read in long runs starts at a multiple of this, and large blocks ask for large pages: a step streams
-// through all weights.
-enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
+static const kf_dtype fp32 = KF_FP32, fp16 = KF_FP16, bf16 = KF_BF16;
 
 // ---- metadata ----
 
@@ -100,7 +96,8 @@ typedef struct loader {
     kfm_llama *model;
     const kfm_gguf *gguf;
     int64_t used;
-    size_t packed_at, packed_size; // place in model->weights; with weights NULL only sizes are added up
+    size_t packed_at;       // place in model->weights; with weights NULL only sizes are added up
+    const kf_context *host; // a context of the CPU, where weights are converted; else NULL
     kfm_error *error;
 } loader;
 
@@ -134,7 +131,6 @@ static const kfm_gguf_tensor *find(loader *l, int64_t layer, const char *name, b
 
 // Norms are small: they are copied, so that they lie close together.
 static bool load_norm(loader *l, int64_t layer, const char *name, int64_t place, kfm_norm *norm) {
-    static const kf_dtype fp32 = KF_FP32, fp16 = KF_FP16, bf16 = KF_BF16;
     const kfm_gguf_tensor *t = find(l, layer, name, true, l->model->info.width, 0);
     if (t == NULL) return false;
     if (t->type != KFM_F32 && t->type != KFM_F16 && t->type != KFM_BF16)
@@ -142,10 +138,9 @@ static bool load_norm(loader *l, int64_t layer, const char *name, int64_t place,
                         t->name.bytes, kfm_gguf_type_name(t->type));
     if (l->model->norms == NULL) return true;
     char *copy = (char *)l->model->norms + (size_t)place * (size_t)l->model->info.width * sizeof(float);
-    memcpy(copy, t->data, (size_t)t->bytes);
     norm->weight = copy;
     norm->dtype = t->type == KFM_F32 ? fp32 : t->type == KFM_F16 ? fp16 : bf16;
-    return true;
+    return kfm_llama_copy(l->model, copy, t->data, (size_t)t->bytes, l->error);
 }
 
 static kf_weight weight_of(const kfm_gguf_tensor *t) {
@@ -153,28 +148,93 @@ static kf_weight weight_of(const kfm_gguf_tensor *t) {
         .type = (int32_t)t->type, .rows = t->dim[1], .cols = t->dim[0], .data = t->data, .bytes = (size_t)t->bytes};
 }
 
-// Packs tensors first .. first + count − 1 of `from`, which have one type, as one weight. Several are joined by copying
-// their rows together.
-static bool pack(loader *l, const kfm_gguf_tensor *const *from, int count, kf_weight *packed) {
-    kf_weight joined = weight_of(from[0]);
-    for (int i = 1; i < count; i++) joined.rows += from[i]->dim[1], joined.bytes += (size_t)from[i]->bytes;
-    size_t bytes;
-    int name = (int)from[0]->name.length;
-    if (kf_pack_weight_size(l->model->context, &joined, &bytes) != KF_OK)
-        return kfm_fail(l->error, "tensor '%.*s': %.380s", name, from[0]->name.bytes, kf_last_error());
-    size_t at = l->packed_at;
-    l->packed_at += bytes + (ALIGNMENT - bytes % ALIGNMENT) % ALIGNMENT;
-    if (l->model->weights == NULL) return true;
-    char *copy = NULL;
-    if (count > 1) {
-        copy = kfm_alloc(joined.bytes, 1);
-        if (copy == NULL) return kfm_fail(l->error, "out of memory for %zu bytes of weights", joined.bytes);
-        joined.data = copy;
-        for (int i = 0; i < count; i++, copy += from[i - 1]->bytes) memcpy(copy, from[i]->data, (size_t)from[i]->bytes);
+// The weight that the products read: the file's, or one of the type that the options ask for, whose data is made later.
+static kf_weight product_weight(const kfm_llama *m, const kfm_gguf_tensor *t) {
+    kf_weight w = weight_of(t);
+    if (m->weight_dtype.bits == 0) return w;
+    w.type = m->weight_dtype.bits == 32               ? KF_WEIGHT_F32
+             : m->weight_dtype.code == KF_CODE_BFLOAT ? KF_WEIGHT_BF16
+                                                      : KF_WEIGHT_F16;
+    w.bytes = (size_t)(w.rows * w.cols) * (m->weight_dtype.bits / 8);
+    return w;
+}
+
+// A tensor's rows in the options' type: the embedding of all their numbers.
+static bool convert(loader *l, const kfm_gguf_tensor *t, void *to) {
+    const kf_weight table = weight_of(t);
+    const int64_t shape[2] = {table.rows, table.cols};
+    int32_t *ids = kfm_alloc((uint64_t)table.rows, sizeof *ids);
+    if (ids == NULL) return kfm_fail(l->error, "out of memory for %lld rows", (long long)table.rows);
+    for (int64_t i = 0; i < table.rows; i++) ids[i] = (int32_t)i;
+    const kf_tensor rows = kf_tensor_cpu(ids, (kf_dtype)KF_INT32, 1, shape),
+                    y = kf_tensor_cpu(to, l->model->weight_dtype, 2, shape);
+    kf_embedding_args args;
+    kf_embedding_args_init(&args);
+    args.table = &table;
+    args.ids = &rows;
+    args.y = &y;
+    const kf_status status = kf_embedding(l->host, &args);
+    kfm_free(ids);
+    return status == KF_OK ||
+           kfm_fail(l->error, "tensor '%.*s': %.380s", (int)t->name.length, t->name.bytes, kf_last_error());
+}
+
+// The rows of `count` tensors one after the other, in one block of `bytes` bytes; NULL after an error.
+static char *join(loader *l, const kfm_gguf_tensor *const *from, int count, size_t bytes) {
+    char *block = kfm_alloc(bytes, 1), *at = block;
+    if (block == NULL) kfm_set_error(l->error, "out of memory for %zu bytes of weights", bytes);
+    for (int i = 0; i < count && block != NULL; i++) {
+        const size_t part = product_weight(l->model, from[i]).bytes;
+        if (l->host == NULL)
+            memcpy(at, from[i]->data, part);
+        else if (!convert(l, from[i], at)) {
+            kfm_free(block);
+            return NULL;
+        }
+        at += part;
     }
-    kf_status status = kf_pack_weight(l->model->context, &joined, (char *)l->model->weights + at, bytes, packed);
-    if (count > 1) kfm_free((void *)(uintptr_t)joined.data);
-    return status == KF_OK || kfm_fail(l->error, "tensor '%.*s': %.380s", name, from[0]->name.bytes, kf_last_error());
+    return block;
+}
+
+// Packs into the model's weights at `at`: on a device by way of the host.
+static bool pack_at(loader *l, const kf_weight *weight, size_t at, size_t bytes, kf_weight *packed, const char *name,
+                    int length) {
+    const kfm_llama *m = l->model;
+    char *place = (char *)m->weights + at,
+         *staging = kfm_llama_on_device(m) ? kfm_alloc_aligned(bytes, KFM_ALIGNMENT) : place;
+    if (staging == NULL) return kfm_fail(l->error, "out of memory for %zu bytes of weights", bytes);
+    bool ok = kf_pack_weight(m->context, weight, staging, bytes, packed) == KF_OK ||
+              kfm_fail(l->error, "tensor '%.*s': %.380s", length, name, kf_last_error());
+    if (staging == place) return ok;
+    ok = ok && kfm_llama_copy(m, place, staging, bytes, l->error);
+    kfm_free(staging);
+    packed->data = place;
+    packed->device = m->device;
+    return ok;
+}
+
+// Packs `count` tensors, whose products are of one type, as one weight.
+static bool pack(loader *l, const kfm_gguf_tensor *const *from, int count, kf_weight *packed) {
+    const char *name = from[0]->name.bytes;
+    const int length = (int)from[0]->name.length;
+    kf_weight joined = product_weight(l->model, from[0]);
+    for (int i = 1; i < count; i++) {
+        const kf_weight next = product_weight(l->model, from[i]);
+        joined.rows += next.rows, joined.bytes += next.bytes;
+    }
+    size_t bytes;
+    if (kf_pack_weight_size(l->model->context, &joined, &bytes) != KF_OK)
+        return kfm_fail(l->error, "tensor '%.*s': %.380s", length, name, kf_last_error());
+    const size_t at = l->packed_at;
+    l->packed_at += kfm_llama_round_up(bytes);
+    if (l->model->weights == NULL) return true;
+    l->model->info.weight_bytes += (int64_t)joined.bytes;
+    char *block = count > 1 || l->host != NULL ? join(l, from, count, joined.bytes) : NULL;
+    if (block == NULL && (count > 1 || l->host != NULL)) return false;
+    if (block != NULL) joined.data = block;
+    const bool ok = pack_at(l, &joined, at, bytes, packed, name, length);
+    kfm_free(block);
+    return ok;
 }
 
 // A product of up to three tensors with the same columns, named by layer; neighbours of one type become one part.
@@ -187,13 +247,11 @@ static bool load_product(loader *l, int64_t layer, int count, const char *const 
     }
     *p = (kfm_product){0};
     for (int i = 0, n; i < count; i += n) {
-        for (n = 1; i + n < count && t[i + n]->type == t[i]->type;) n++;
+        const int32_t type = product_weight(l->model, t[i]).type;
+        for (n = 1; i + n < count && product_weight(l->model, t[i + n]).type == type;) n++;
         p->column[p->parts] = p->columns;
         if (!pack(l, t + i, n, &p->part[p->parts++])) return false;
-        for (int k = i; k < i + n; k++) {
-            p->columns += rows[k];
-            if (l->model->weights != NULL) l->model->info.weight_bytes += (int64_t)t[k]->bytes;
-        }
+        for (int k = i; k < i + n; k++) p->columns += rows[k];
     }
     return true;
 }
@@ -213,6 +271,20 @@ static bool load_layer(loader *l, int64_t i) {
            load_product(l, i, 1, down, m->hidden, &m->width, &layer->down);
 }
 
+// The embedding's table: as it is in the file, on the CPU the file's own bytes.
+static bool load_table(loader *l, const kfm_gguf_tensor *t) {
+    kfm_llama *m = l->model;
+    m->table = weight_of(t);
+    if (!kfm_llama_on_device(m)) return true;
+    const size_t at = l->packed_at;
+    l->packed_at += kfm_llama_round_up(m->table.bytes);
+    if (m->weights == NULL) return true;
+    char *place = (char *)m->weights + at;
+    m->table.data = place;
+    m->table.device = m->device;
+    return kfm_llama_copy(m, place, t->data, m->table.bytes, l->error);
+}
+
 static bool load_vocabulary(loader *l) {
     kfm_llama *m = l->model;
     const kfm_gguf_tensor *t = kfm_gguf_find_tensor(l->gguf, "token_embd.weight");
@@ -220,8 +292,7 @@ static bool load_vocabulary(loader *l) {
     if (vocabulary > INT32_MAX)
         return kfm_fail(l->error, "tensor 'token_embd.weight' has %lld rows; ids are 32-bit", (long long)vocabulary);
     t = find(l, -1, "token_embd.weight", true, m->info.width, vocabulary);
-    if (t == NULL) return false;
-    m->table = weight_of(t);
+    if (t == NULL || !load_table(l, t)) return false;
     m->info.vocabulary = vocabulary;
     const char *output = kfm_gguf_find_tensor(l->gguf, "output.weight") != NULL ? "output.weight" : "token_embd.weight";
     if (output[0] == 't') l->used--; // find counts it once more
@@ -264,26 +335,27 @@ static bool name_left_over(loader *l) {
 
 // ---- memory ----
 
-static void *allocate(size_t bytes, kfm_error *error) {
-    size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
-    void *memory = kfm_alloc_aligned(bytes, alignment);
-    if (memory == NULL) kfm_set_error(error, "out of memory for %zu bytes", bytes);
-#ifdef MADV_HUGEPAGE
-    if (memory != NULL && alignment == HUGE_PAGE)
-        madvise(memory, bytes, MADV_HUGEPAGE); // advice: where it is not taken, all works as well
-#endif
-    return memory;
-}
-
-static bool load_weights(kfm_llama *m, const kfm_gguf *g, kfm_progress progress, void *argument, kfm_error *error) {
-    loader l = {.model = m, .gguf = g, .error = error};
+static bool load_weights(kfm_llama *m, const kfm_gguf *g, const kf_context *host, kfm_progress progress, void *argument,
+                         kfm_error *error) {
+    loader l = {.model = m, .gguf = g, .host = host, .error = error};
     m->layers = kfm_alloc((uint64_t)m->info.layers, sizeof *m->layers);
     if (m->layers == NULL) return kfm_fail(error, "out of memory for %lld layers", (long long)m->info.layers);
     if (!load_all(&l, NULL, NULL)) return false;
     if (l.used != kfm_gguf_tensor_count(g) && !name_left_over(&l)) return false;
-    m->norms = allocate((size_t)(2 * m->info.layers + 1) * (size_t)m->info.width * sizeof(float), error);
-    m->weights = allocate(l.packed_at, error);
+    m->norms = kfm_llama_allocate(m, (size_t)(2 * m->info.layers + 1) * (size_t)m->info.width * sizeof(float), error);
+    m->weights = kfm_llama_allocate(m, l.packed_at, error);
     return m->norms != NULL && m->weights != NULL && load_all(&l, progress, argument);
+}
+
+// Weights are converted on the CPU.
+static bool load_converted(kfm_llama *m, const kfm_gguf *g, kfm_progress progress, void *argument, kfm_error *error) {
+    kf_context *made = NULL;
+    const bool needed = m->weight_dtype.bits != 0;
+    if (needed && kfm_llama_on_device(m) && kf_context_create(NULL, &made) != KF_OK)
+        return kfm_fail(error, "%s", kf_last_error());
+    const bool ok = load_weights(m, g, !needed ? NULL : made != NULL ? made : m->context, progress, argument, error);
+    kf_context_destroy(made);
+    return ok;
 }
 
 // The cache: for each layer K, then V.
@@ -294,8 +366,8 @@ static bool make_caches(kfm_llama *m, kfm_error *error) {
     i->kv_bytes_per_position = 2 * i->layers * one;
     if (i->context > INT64_MAX / 2 / i->kv_bytes_per_position)
         return kfm_fail(error, "a context of %lld is too long for this model", (long long)i->context);
-    int64_t bytes = one * i->context, stride = bytes + (ALIGNMENT - bytes % ALIGNMENT) % ALIGNMENT;
-    m->caches = allocate((size_t)(2 * i->layers * stride), error);
+    int64_t stride = (int64_t)kfm_llama_round_up((size_t)(one * i->context));
+    m->caches = kfm_llama_allocate(m, (size_t)(2 * i->layers * stride), error);
     if (m->caches == NULL)
         return kfm_fail(error, "out of memory for a context of %lld tokens (%lld bytes)", (long long)i->context,
                         (long long)(2 * i->layers * stride));
@@ -306,35 +378,51 @@ static bool make_caches(kfm_llama *m, kfm_error *error) {
     return true;
 }
 
-static bool make_buffers(kfm_llama *m, kfm_error *error) {
+static bool make_inputs(kfm_llama *m, kfm_error *error) {
+    const size_t bytes = sizeof *m->inputs.at + (size_t)m->info.chunk * sizeof(int32_t);
+    m->inputs.values = kfm_alloc(bytes, 1);
+    if (m->inputs.values == NULL)
+        return kfm_fail(error, "out of memory for steps of %lld tokens", (long long)m->info.chunk);
+    m->inputs.at = kfm_llama_on_device(m) ? kfm_llama_allocate(m, bytes, error) : m->inputs.values;
+    return m->inputs.at != NULL;
+}
+
+static bool make_buffers(kfm_llama *m, const kfm_llama_options *o, kfm_error *error) {
     const kfm_llama_info *i = &m->info;
-    int64_t q = i->heads * i->head_dim, kv = i->kv_heads * i->head_dim;
-    struct {
-        float **buffer;
-        int64_t columns;
-    } list[] = {{&m->stream, i->width}, {&m->normed, i->width},       {&m->qkv, q + 2 * kv},  {&m->attended, q},
-                {&m->added, i->width},  {&m->gate_up, 2 * i->hidden}, {&m->hidden, i->hidden}};
+    const int64_t q = i->heads * i->head_dim, kv = i->kv_heads * i->head_dim;
+    const kf_dtype read = o->rows.bits != 0 ? o->rows : fp32, qkv = kfm_llama_on_device(m) ? m->cache_dtype : read;
+    m->stream = (kfm_rows){.dtype = fp32, .columns = i->width};
+    m->normed = (kfm_rows){.dtype = read, .columns = i->width};
+    m->qkv = (kfm_rows){.dtype = qkv, .columns = q + 2 * kv};
+    m->attended = (kfm_rows){.dtype = read, .columns = q};
+    m->added = (kfm_rows){.dtype = fp32, .columns = i->width};
+    m->gate_up = (kfm_rows){.dtype = fp32, .columns = 2 * i->hidden};
+    m->hidden = (kfm_rows){.dtype = read, .columns = i->hidden};
+    kfm_rows *const list[] = {&m->stream, &m->normed, &m->qkv, &m->attended, &m->added, &m->gate_up, &m->hidden};
     enum { BUFFERS = sizeof list / sizeof list[0] };
-    int64_t floats = 0;
-    for (int b = 0; b < BUFFERS; b++) floats += (list[b].columns + 15) / 16 * 16 * i->chunk; // 16: a cache line
-    m->memory = allocate((size_t)floats * sizeof(float), error);
-    m->ids = kfm_alloc((uint64_t)i->chunk, sizeof *m->ids);
-    if (m->memory == NULL || m->ids == NULL)
-        return kfm_fail(error, "out of memory for steps of %lld tokens", (long long)i->chunk);
-    float *at = m->memory;
+    size_t bytes = 0, at[BUFFERS];
     for (int b = 0; b < BUFFERS; b++) {
-        *list[b].buffer = at;
-        at += (list[b].columns + 15) / 16 * 16 * i->chunk;
+        at[b] = bytes;
+        bytes += kfm_llama_round_up((size_t)(list[b]->columns * i->chunk) * (list[b]->dtype.bits / 8));
     }
-    return true;
+    m->memory = kfm_llama_allocate(m, bytes, error);
+    for (int b = 0; b < BUFFERS && m->memory != NULL; b++) list[b]->data = m->memory + at[b];
+    return m->memory != NULL && make_inputs(m, error);
 }
 
 // ---- the whole ----
 
+static bool is_float(kf_dtype t) {
+    return t.code == KF_CODE_FLOAT ? t.bits == 16 || t.bits == 32 : t.code == KF_CODE_BFLOAT && t.bits == 16;
+}
+
 static bool apply_options(kfm_llama *m, const kfm_llama_options *o, kfm_error *error) {
-    static const kf_dtype fp16 = KF_FP16;
     m->cache_dtype = o->cache.bits == 0 ? fp16 : o->cache;
+    m->weight_dtype = o->weights;
     m->activations = o->activations;
+    if (o->weights.bits != 0 && !is_float(o->weights))
+        return kfm_fail(error, "weights can be made fp32, fp16 or bf16; of %d bits and type %d they cannot",
+                        o->weights.bits, o->weights.code);
     m->info.context = o->context != 0 ? o->context : m->info.trained_context;
     m->info.chunk = o->chunk != 0 ? o->chunk : KFM_DEFAULT_CHUNK;
     if (m->info.context < 1 || m->info.context > MAX_CONTEXT)
@@ -351,10 +439,14 @@ bool kfm_llama_open(kfm_llama **out, const kf_context *context, const kfm_gguf *
     *out = NULL;
     kfm_llama *m = kfm_alloc(1, sizeof *m);
     if (m == NULL) return kfm_fail(error, "out of memory");
+    kf_context_info where = {.size = sizeof where};
+    kf_context_get_info(context, &where);
     m->context = context;
-    bool ok = read_metadata(m, g, error) && apply_options(m, options != NULL ? options : &defaults, error) &&
-              load_weights(m, g, progress, argument, error) && make_caches(m, error) && make_buffers(m, error) &&
-              kfm_llama_plan_decoding(m, error);
+    m->device = where.device;
+    if (options == NULL) options = &defaults;
+    bool ok = read_metadata(m, g, error) && apply_options(m, options, error) &&
+              load_converted(m, g, progress, argument, error) && make_caches(m, error) &&
+              make_buffers(m, options, error) && kfm_llama_plan_decoding(m, error);
     if (ok)
         *out = m;
     else
@@ -365,12 +457,14 @@ bool kfm_llama_open(kfm_llama **out, const kf_context *context, const kfm_gguf *
 void kfm_llama_close(kfm_llama *m) {
     if (m == NULL) return;
     kfm_llama_drop_steps(m);
-    kfm_free(m->workspace);
-    kfm_free(m->ids);
-    kfm_free(m->memory);
-    kfm_free(m->caches);
-    kfm_free(m->weights);
-    kfm_free(m->norms);
+    kfm_llama_free(m, m->workspace);
+    kfm_llama_free(m, m->logits);
+    if (m->inputs.at != m->inputs.values) kfm_llama_free(m, m->inputs.at);
+    kfm_free(m->inputs.values);
+    kfm_llama_free(m, m->memory);
+    kfm_llama_free(m, m->caches);
+    kfm_llama_free(m, m->weights);
+    kfm_llama_free(m, m->norms);
     kfm_free(m->layers);
     kfm_free(m);
 }

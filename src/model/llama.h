@@ -9,9 +9,12 @@
 //   logits = rmsnorm(h) E^T
 //
 // A step for T tokens is a kf_sequence of these operations, planned once and kept: one of a single row for decoding,
-// one of `chunk` rows for prompts, others for what remains of a prompt. Decoding allocates nothing. Activations are
-// fp32; weights are packed once, when the model is opened; the cache is [layer][K or V][Hkv, context, D] in fp16, bf16
-// or fp32.
+// one of `chunk` rows for prompts, others for what remains of a prompt. Decoding allocates nothing. Weights are packed once,
+// when the model is opened; the cache is [layer][K or V][Hkv, context, D] in fp16, bf16 or fp32. Activations are fp32; on a
+// device q, k and v are in the cache's type.
+//
+// On a device all of that lies in the device's memory. A step begins with one small copy to it (tokens, where they stand) and
+// ends with one of the logits back; between them nothing comes from the host, so that the step is the same graph every time.
 //
 // A token's step reads every weight once (bytes: kfm_llama_info.weight_bytes) and the cache's positions so far
 // (kv_bytes_per_position each), and spends two operations a weight.
@@ -32,6 +35,8 @@ typedef struct kfm_llama_options {
     int64_t chunk;       // rows of a prompt in one step; 0: KFM_DEFAULT_CHUNK
     kf_dtype cache;      // KF_FP16, KF_BF16 or KF_FP32; zeros: KF_FP16
     int32_t activations; // KF_ACTIVATIONS_EXACT, or KF_ACTIVATIONS_INT8 for all products but queries, keys and values
+    kf_dtype rows;       // of what products read: KF_FP32, KF_FP16 or KF_BF16; zeros: KF_FP32
+    kf_dtype weights;    // of the products' matrices: KF_BF16, KF_FP16, KF_FP32; zeros: as in the file
 } kfm_llama_options;
 
 enum { KFM_DEFAULT_CHUNK = 512 };
@@ -41,11 +46,11 @@ typedef struct kfm_llama_info {
     int64_t trained_context; // of the file
     int64_t context;         // of this cache
     int64_t chunk;
-    int64_t weight_bytes;          // that a token's step reads, as they are in the file
+    int64_t weight_bytes;          // that a token's step reads, in the file's types, or in options.weights
     int64_t kv_bytes_per_position; // of all layers
 } kfm_llama_info;
 
-// What went on while a model was opened: called for each layer when it is packed. May be NULL.
+// What went on while a model was opened: called for each layer when it is packed, and on its device. May be NULL.
 typedef void (*kfm_progress)(void *argument, int64_t done, int64_t of);
 
 // Checks the metadata and every tensor, packs the weights for the context and plans the first steps. `gguf` and

@@ -18,34 +18,46 @@ typedef struct view {
 
 static const kf_dtype fp32 = KF_FP32, int32 = KF_INT32, int64 = KF_INT64;
 
-static const kf_tensor *tensor(view *v, const void *data, kf_dtype dtype, int ndim, const int64_t *shape,
-                               const int64_t *strides) {
+static const kf_tensor *tensor(view *v, const kfm_llama *m, const void *data, kf_dtype dtype, int ndim,
+                               const int64_t *shape, const int64_t *strides) {
     memcpy(v->shape, shape, (size_t)ndim * sizeof *shape);
     memcpy(v->strides, strides, (size_t)ndim * sizeof *strides);
     v->tensor = kf_tensor_cpu(data, dtype, ndim, v->shape);
     v->tensor.strides = v->strides;
+    v->tensor.device = m->device;
     return &v->tensor;
 }
 
-static const kf_tensor *vector(view *v, const void *data, kf_dtype dtype, int64_t n) {
-    return tensor(v, data, dtype, 1, (int64_t[]){n}, (int64_t[]){1});
+static const kf_tensor *vector(view *v, const kfm_llama *m, const void *data, kf_dtype dtype, int64_t n) {
+    return tensor(v, m, data, dtype, 1, (int64_t[]){n}, (int64_t[]){1});
 }
 
-// Rows of a float matrix, `stride` elements apart.
-static const kf_tensor *matrix(view *v, const float *data, int64_t rows, int64_t columns, int64_t stride) {
-    return tensor(v, data, fp32, 2, (int64_t[]){rows, columns}, (int64_t[]){stride, 1});
+static char *element(const kfm_rows *x, int64_t row, int64_t column) {
+    return x->data + (row * x->columns + column) * (x->dtype.bits / 8);
 }
 
-// [1, heads, rows, D] in rows that hold the heads one after the other.
-static const kf_tensor *heads_of_rows(view *v, const float *data, int64_t heads, int64_t rows, int64_t D,
-                                      int64_t stride) {
-    return tensor(v, data, fp32, 4, (int64_t[]){1, heads, rows, D}, (int64_t[]){0, D, stride, 1});
+// Rows of a step's activations, from `first` on; of some columns, or of all.
+static const kf_tensor *part_of_rows(view *v, const kfm_llama *m, const kfm_rows *x, int64_t first, int64_t rows,
+                                     int64_t column, int64_t columns) {
+    return tensor(v, m, element(x, first, column), x->dtype, 2, (int64_t[]){rows, columns}, (int64_t[]){x->columns, 1});
+}
+
+static const kf_tensor *rows_of(view *v, const kfm_llama *m, const kfm_rows *x, int64_t first, int64_t rows) {
+    return part_of_rows(v, m, x, first, rows, 0, x->columns);
+}
+
+// [1, heads, rows, D] in rows that hold the heads one after the other, from `column` on.
+static const kf_tensor *heads_of_rows(view *v, const kfm_llama *m, const kfm_rows *x, int64_t first, int64_t rows,
+                                      int64_t column, int64_t heads) {
+    int64_t D = m->info.head_dim;
+    return tensor(v, m, element(x, first, column), x->dtype, 4, (int64_t[]){1, heads, rows, D},
+                  (int64_t[]){0, D, x->columns, 1});
 }
 
 // The first `keys` positions of a layer's K or V.
 static const kf_tensor *cache(view *v, const kfm_llama *m, const void *data, int64_t keys) {
     int64_t D = m->info.head_dim;
-    return tensor(v, data, m->cache_dtype, 4, (int64_t[]){1, m->info.kv_heads, keys, D},
+    return tensor(v, m, data, m->cache_dtype, 4, (int64_t[]){1, m->info.kv_heads, keys, D},
                   (int64_t[]){0, m->info.context * D, D, 1});
 }
 
@@ -78,8 +90,8 @@ static bool add_embedding(builder *b) {
     kf_embedding_args args;
     kf_embedding_args_init(&args);
     args.table = &m->table;
-    args.ids = vector(&ids, m->ids, int32, b->step->rows);
-    args.y = matrix(&y, m->stream, b->step->rows, m->info.width, m->info.width);
+    args.ids = vector(&ids, m, m->inputs.at->ids, int32, b->step->rows);
+    args.y = rows_of(&y, m, &m->stream, 0, b->step->rows);
     return add(b, &args.head);
 }
 
@@ -87,27 +99,27 @@ static bool add_embedding(builder *b) {
 // rows from `first` on.
 static bool add_norm(builder *b, const kfm_norm *norm, bool added, int64_t first, int64_t rows) {
     const kfm_llama *m = b->model;
-    int64_t width = m->info.width, at = first * width;
     view x, residual, weight, y;
     kf_rmsnorm_args args;
     kf_rmsnorm_args_init(&args);
-    args.x = matrix(&x, (added ? m->added : m->stream) + at, rows, width, width);
-    if (added) args.residual = args.sum = matrix(&residual, m->stream + at, rows, width, width);
-    args.weight = vector(&weight, norm->weight, norm->dtype, width);
-    args.y = matrix(&y, m->normed + at, rows, width, width);
+    args.x = rows_of(&x, m, added ? &m->added : &m->stream, first, rows);
+    if (added) args.residual = args.sum = rows_of(&residual, m, &m->stream, first, rows);
+    args.weight = vector(&weight, m, norm->weight, norm->dtype, m->info.width);
+    args.y = rows_of(&y, m, &m->normed, first, rows);
     args.eps = m->eps;
     return add(b, &args.head);
 }
 
-// y = x W^T: rows of x are K apart, those of y are the product's columns apart.
-static bool add_product(builder *b, const kfm_product *p, const float *x, float *y, int64_t rows, int32_t activations) {
+// y = x W^T, for `rows` rows from `first` on.
+static bool add_product(builder *b, const kfm_product *p, const kfm_rows *x, const kfm_rows *y, int64_t first,
+                        int64_t rows, int32_t activations) {
     for (int i = 0; i < p->parts; i++) {
         view in, out;
         kf_linear_args args;
         kf_linear_args_init(&args);
-        args.x = matrix(&in, x, rows, p->part[i].cols, p->part[i].cols);
+        args.x = rows_of(&in, b->model, x, first, rows);
         args.weight = &p->part[i];
-        args.y = matrix(&out, y + p->column[i], rows, p->part[i].rows, p->columns);
+        args.y = part_of_rows(&out, b->model, y, first, rows, p->column[i], p->part[i].rows);
         args.activations = activations;
         if (!add(b, &args.head)) return false;
     }
@@ -116,30 +128,30 @@ static bool add_product(builder *b, const kfm_product *p, const float *x, float 
 
 static bool add_append(builder *b, const kfm_layer *layer) {
     const kfm_llama *m = b->model;
-    int64_t H = m->info.heads, Hkv = m->info.kv_heads, D = m->info.head_dim, stride = layer->qkv.columns;
+    int64_t H = m->info.heads, Hkv = m->info.kv_heads, D = m->info.head_dim;
     view k, v, k_cache, v_cache, slots;
     kf_kv_append_args args;
     kf_kv_append_args_init(&args);
-    args.k = heads_of_rows(&k, m->qkv + H * D, Hkv, b->step->rows, D, stride);
-    args.v = heads_of_rows(&v, m->qkv + (H + Hkv) * D, Hkv, b->step->rows, D, stride);
+    args.k = heads_of_rows(&k, m, &m->qkv, 0, b->step->rows, H * D, Hkv);
+    args.v = heads_of_rows(&v, m, &m->qkv, 0, b->step->rows, (H + Hkv) * D, Hkv);
     args.k_cache = cache(&k_cache, m, layer->k_cache, m->info.context);
     args.v_cache = cache(&v_cache, m, layer->v_cache, m->info.context);
-    args.slots = vector(&slots, &m->slot, int64, 1);
+    args.slots = vector(&slots, m, &m->inputs.at->slot, int64, 1);
     args.rope = m->rope;
     return add(b, &args.head);
 }
 
 static bool add_attention(builder *b, const kfm_layer *layer, int64_t first, int64_t rows) {
     const kfm_llama *m = b->model;
-    int64_t H = m->info.heads, D = m->info.head_dim, stride = layer->qkv.columns;
+    int64_t H = m->info.heads;
     view q, k, v, o, lengths;
     kf_attention_args args;
     kf_attention_args_init(&args);
-    args.q = heads_of_rows(&q, m->qkv + first * stride, H, rows, D, stride);
+    args.q = heads_of_rows(&q, m, &m->qkv, first, rows, 0, H);
     args.k = cache(&k, m, layer->k_cache, b->step->keys);
     args.v = cache(&v, m, layer->v_cache, b->step->keys);
-    args.o = heads_of_rows(&o, m->attended + first * H * D, H, rows, D, H * D);
-    args.key_lengths = vector(&lengths, &m->key_length, int64, 1);
+    args.o = heads_of_rows(&o, m, &m->attended, first, rows, 0, H);
+    args.key_lengths = vector(&lengths, m, &m->inputs.at->key_length, int64, 1);
     args.flags = KF_ATTENTION_CAUSAL | KF_ATTENTION_ROPE_Q;
     args.rope = m->rope;
     return add(b, &args.head);
@@ -147,12 +159,11 @@ static bool add_attention(builder *b, const kfm_layer *layer, int64_t first, int
 
 static bool add_swiglu(builder *b, int64_t first, int64_t rows) {
     const kfm_llama *m = b->model;
-    int64_t n = m->info.hidden;
     view gate_up, y;
     kf_swiglu_args args;
     kf_swiglu_args_init(&args);
-    args.gate_up = matrix(&gate_up, m->gate_up + first * 2 * n, rows, 2 * n, 2 * n);
-    args.y = matrix(&y, m->hidden + first * n, rows, n, n);
+    args.gate_up = rows_of(&gate_up, m, &m->gate_up, first, rows);
+    args.y = rows_of(&y, m, &m->hidden, first, rows);
     return add(b, &args.head);
 }
 
@@ -162,27 +173,24 @@ static bool add_swiglu(builder *b, int64_t first, int64_t rows) {
 static bool add_layer(builder *b, const kfm_layer *layer, bool added, bool last) {
     const kfm_llama *m = b->model;
     int64_t rows = b->step->rows, on = last ? b->step->outputs : rows, first = rows - on;
-    int64_t width = m->info.width, hidden = m->info.hidden;
-    float *attended = m->attended + first * m->info.heads * m->info.head_dim, *normed = m->normed + first * width;
-    float *added_rows = m->added + first * width, *gate_up = m->gate_up + first * 2 * hidden;
     if (!add_norm(b, &layer->attention_norm, added, 0, rows) ||
-        !add_product(b, &layer->qkv, m->normed, m->qkv, rows, KF_ACTIVATIONS_EXACT) || !add_append(b, layer))
+        !add_product(b, &layer->qkv, &m->normed, &m->qkv, 0, rows, KF_ACTIVATIONS_EXACT) || !add_append(b, layer))
         return false;
     if (on == 0) return true;
     return add_attention(b, layer, first, on) &&
-           add_product(b, &layer->output, attended, added_rows, on, m->activations) &&
+           add_product(b, &layer->output, &m->attended, &m->added, first, on, m->activations) &&
            add_norm(b, &layer->ffn_norm, true, first, on) &&
-           add_product(b, &layer->gate_up, normed, gate_up, on, m->activations) && add_swiglu(b, first, on) &&
-           add_product(b, &layer->down, m->hidden + first * hidden, added_rows, on, m->activations);
+           add_product(b, &layer->gate_up, &m->normed, &m->gate_up, first, on, m->activations) &&
+           add_swiglu(b, first, on) && add_product(b, &layer->down, &m->hidden, &m->added, first, on, m->activations);
 }
 
 static kf_linear_args logits_args(const kfm_llama *m, const kfm_step *s, float *logits, view *x, view *y) {
-    int64_t width = m->info.width, first = s->rows - s->outputs;
+    int64_t vocabulary = m->info.vocabulary;
     kf_linear_args args;
     kf_linear_args_init(&args);
-    args.x = matrix(x, m->normed + first * width, s->outputs, width, width);
+    args.x = rows_of(x, m, &m->normed, s->rows - s->outputs, s->outputs);
     args.weight = &m->vocabulary.part[0];
-    args.y = matrix(y, logits, s->outputs, m->info.vocabulary, m->info.vocabulary);
+    args.y = tensor(y, m, logits, fp32, 2, (int64_t[]){s->outputs, vocabulary}, (int64_t[]){vocabulary, 1});
     args.activations = m->activations;
     return args;
 }
@@ -211,16 +219,16 @@ void kfm_llama_drop_steps(kfm_llama *m) {
     for (int i = 0; i < KFM_MAX_STEPS; i++) drop_step(&m->steps[i]);
 }
 
-static bool reserve_workspace(kfm_llama *m, const kfm_step *s, kfm_error *error) {
+// The workspace, and on a device the place of the logits, large enough for this step too.
+static bool reserve_memory(kfm_llama *m, const kfm_step *s, kfm_error *error) {
     size_t bytes;
     if (kf_sequence_workspace_size(s->sequence, &bytes) != KF_OK) return kfm_fail(error, "%s", kf_last_error());
-    if (bytes <= m->workspace_bytes && m->workspace != NULL) return true;
-    void *grown = kfm_alloc(bytes, 1);
-    if (grown == NULL) return kfm_fail(error, "out of memory for a workspace of %zu bytes", bytes);
-    kfm_free(m->workspace);
-    m->workspace = grown;
-    m->workspace_bytes = bytes;
-    return true;
+    if (!kfm_llama_reserve(m, &m->workspace, &m->workspace_bytes, bytes, error)) return false;
+    bytes = (size_t)s->outputs * (size_t)m->info.vocabulary * sizeof *m->logits;
+    void *logits = m->logits;
+    bool ok = !kfm_llama_on_device(m) || kfm_llama_reserve(m, &logits, &m->logits_bytes, bytes, error);
+    m->logits = logits;
+    return ok;
 }
 
 static bool build_step(kfm_llama *m, kfm_step *s, kfm_error *error) {
@@ -229,7 +237,7 @@ static bool build_step(kfm_llama *m, kfm_step *s, kfm_error *error) {
     if (!add_embedding(&b)) return false;
     for (int64_t i = 0; i < m->info.layers; i++)
         if (!add_layer(&b, &m->layers[i], i > 0, i + 1 == m->info.layers)) return false;
-    return add_logits(&b) && reserve_workspace(m, s, error);
+    return add_logits(&b) && reserve_memory(m, s, error);
 }
 
 // Attention's plan, above all how many splits the keys have, depends on the cache's size. So it is planned for the power of two above the keys that are
@@ -267,19 +275,34 @@ bool kfm_llama_plan_decoding(kfm_llama *m, kfm_error *error) {
     return true;
 }
 
+static bool bind_logits(const kfm_llama *m, kfm_step *s, float *logits, kfm_error *error) {
+    view x, y;
+    if (s->outputs == 0 || s->logits == logits) return true;
+    kf_linear_args args = logits_args(m, s, logits, &x, &y);
+    if (kf_op_bind(s->logits_op, &args.head) != KF_OK) return kfm_fail(error, "%s", kf_last_error());
+    s->logits = logits;
+    return true;
+}
+
+static bool send_inputs(kfm_llama *m, const int32_t *tokens, int64_t rows, kfm_error *error) {
+    struct kfm_input_values *values = m->inputs.values;
+    memcpy(values->ids, tokens, (size_t)rows * sizeof *tokens);
+    values->slot = m->position;
+    values->key_length = m->position + rows;
+    return m->inputs.at == values ||
+           kfm_llama_copy(m, m->inputs.at, values, sizeof *values + (size_t)rows * sizeof *tokens, error);
+}
+
 static bool run_step(kfm_llama *m, const int32_t *tokens, int64_t rows, int64_t outputs, float *logits,
                      kfm_error *error) {
+    const bool on_device = kfm_llama_on_device(m);
     kfm_step *s = kfm_llama_step(m, rows, outputs, m->position + rows, error);
-    if (s == NULL) return false;
-    memcpy(m->ids, tokens, (size_t)rows * sizeof *tokens);
-    m->slot = m->position;
-    m->key_length = m->position + rows;
-    view x, y;
-    kf_linear_args args;
-    if (outputs > 0) args = logits_args(m, s, logits, &x, &y);
-    if (outputs > 0 && kf_op_bind(s->logits_op, &args.head) != KF_OK) return kfm_fail(error, "%s", kf_last_error());
+    if (s == NULL || !bind_logits(m, s, on_device ? m->logits : logits, error) || !send_inputs(m, tokens, rows, error))
+        return false;
     if (kf_sequence_run(s->sequence, m->workspace, m->workspace_bytes) != KF_OK)
         return kfm_fail(error, "%s", kf_last_error());
+    const size_t bytes = (size_t)outputs * (size_t)m->info.vocabulary * sizeof *logits;
+    if (on_device && outputs > 0 && !kfm_llama_copy(m, logits, m->logits, bytes, error)) return false;
     m->position += rows;
     return true;
 }
