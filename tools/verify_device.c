@@ -14,6 +14,7 @@
 
 #if KF_HAVE_CUDA
 #include "cuda/runtime.h"
+#include "reference/cuda/reference_cuda.h"
 #endif
 
 // ------------------------------------------------------------------------------------------------------------ mirrors
@@ -282,6 +283,13 @@ kf_status verify_captured_run(verify_run *run, const kf_args *args, bool plain_c
     verify_workspace_close(run, &c.workspace);
     kf_op_destroy(c.op);
     return status;
+}
+
+bool verify_device_oracle(verify_run *run, const kf_attention_args *args, double *o, double *lse, double *naive) {
+    device_args made;
+    mirror_args(run, &args->head, &made);
+    const char *error = ref_cuda_attention(&made.args.attention, o, lse, naive);
+    return !error || verify_fail(run, "the oracle on the device: %s", error);
 }
 
 #endif

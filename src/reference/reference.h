@@ -13,6 +13,10 @@
 
 #include "keyfold.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 // ----------------------------------------------------------------------------------------------------------- numbers
 
 // A binary floating-point format: `precision` significant bits, and the smallest positive number 2^smallest.
@@ -39,6 +43,9 @@ void ref_row(const kf_tensor *tensor, int64_t row, double *values);      // row 
 void ref_rotate(const kf_rope_params *rope, int64_t D, double position, double *x);
 void ref_rotate_fp32(const kf_rope_params *rope, int64_t D, double position,
                      double *x); // angles in float64, the rest in fp32
+
+// The frequency of each pair, and the amplitude; returns the number of pairs (at most D / 2).
+int64_t ref_rope_frequencies(const kf_rope_params *rope, int64_t D, double *frequency, double *amplitude);
 
 // ---------------------------------------------------------------------------------------------------------- attention
 
@@ -78,5 +85,9 @@ void ref_quantise_int8(const double *x, int64_t count, int8_t *q, double *scales
 // Row t of y: N values; `size` gets the sum of |x| * size(w) over K for each: the bound on what sums in fp32 can lose is a multiple of
 // 2^-24 times it. The weight must not be packed.
 bool ref_linear_row(const kf_linear_args *args, int64_t t, double *y, double *size);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

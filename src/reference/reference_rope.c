@@ -48,16 +48,25 @@ static double frequency_of(const kf_rope_params *rope, double dims, double c) {
     }
 }
 
+static double amplitude_of(const kf_rope_params *rope) {
+    if (rope->scaling != KF_ROPE_SCALING_YARN) return 1;
+    return or_default(rope->attention_factor, 0.1 * log(rope->factor) + 1);
+}
+
+int64_t ref_rope_frequencies(const kf_rope_params *rope, int64_t D, double *frequency, double *amplitude) {
+    const int64_t dims = rope->dims ? rope->dims : D;
+    for (int64_t c = 0; c < dims / 2; c++) frequency[c] = frequency_of(rope, (double)dims, (double)c);
+    *amplitude = amplitude_of(rope);
+    return dims / 2;
+}
+
 // A value as float64 arithmetic leaves it, or as fp32 arithmetic does.
 static double step(bool single, double value) { return single ? (double)(float)value : value; }
 
 static void rotate(const kf_rope_params *rope, int64_t D, double position, bool single, double *x) {
     if (rope->pairing == KF_ROPE_OFF) return;
     const int64_t dims = rope->dims ? rope->dims : D;
-    double amplitude = 1;
-    if (rope->scaling == KF_ROPE_SCALING_YARN) {
-        amplitude = or_default(rope->attention_factor, 0.1 * log(rope->factor) + 1);
-    }
+    const double amplitude = amplitude_of(rope);
     for (int64_t c = 0; c < dims / 2; c++) {
         const int64_t first = rope->pairing == KF_ROPE_NEOX ? c : 2 * c;
         const int64_t second = rope->pairing == KF_ROPE_NEOX ? c + dims / 2 : 2 * c + 1;
