@@ -9,7 +9,8 @@ _keyfold() {
         --backend) COMPREPLY=($(compgen -W "cpu cuda" -- "$word")); return ;;
         --isa) COMPREPLY=($(compgen -W "scalar avx2 avx512 avx512bf16 all" -- "$word")); return ;;
         --dtype) COMPREPLY=($(compgen -W "fp32 fp16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k" -- "$word")); return ;;
-        --cache) COMPREPLY=($(compgen -W "fp16 bf16 fp32" -- "$word")); return ;;
+        --device) COMPREPLY=($(compgen -W "cpu cuda" -- "$word")); return ;;
+        --cache | --rows | --weights) COMPREPLY=($(compgen -W "fp16 bf16 fp32" -- "$word")); return ;;
         --activations) COMPREPLY=($(compgen -W "exact int8" -- "$word")); return ;;
         -m | --model) COMPREPLY=($(compgen -f -X '!*.gguf' -- "$word") $(compgen -d -- "$word")); return ;;
     esac
@@ -20,7 +21,7 @@ _keyfold() {
             options="--shape --dtype --causal --no-residual --int8 --unpacked --threads --isa --seconds --quick --json --csv --model --help"
             [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope linear merge model $options" ;;
         verify) options="--op --backend --isa --case --seed --random --threads --quick --part --after --limit --names --list --help" ;;
-        generate) options="--model --prompt --ids --tokens --chat --system --temp --top-k --top-p --min-p --seed --threads --context --cache --activations --chunk --ignore-end --logits --json --help" ;;
+        generate) options="--model --prompt --ids --tokens --chat --system --temp --top-k --top-p --min-p --seed --threads --context --device --cache --rows --weights --activations --chunk --ignore-end --logits --json --help" ;;
         tokenize) options="--model --prompt --plain --json --help" ;;
     esac
     COMPREPLY=($(compgen -W "$options" -- "$word"))

@@ -186,6 +186,38 @@ static void agrees_with_the_textbook(void **state) {
     free_small(&small);
 }
 
+// A model beside another one has a cache of its own; repeating a step changes nothing.
+static void stands_beside_another(void **state) {
+    (void)state;
+    small_model small;
+    int32_t tokens[CONTEXT];
+    float logits[2][VOCABULARY];
+    kfm_llama *beside;
+    kfm_error error = {""};
+    make_small(&small, NULL);
+    small_tokens(tokens, CONTEXT);
+    opened o = open_bytes(&small.file, 2, (kfm_llama_options){0});
+    assert_false(kfm_llama_repeat(o.model, 1, &error));
+    if (!kfm_llama_open_beside(&beside, o.context, o.model, &error)) fail_msg("%s", error.text);
+    eval(beside, tokens + 9, 5, logits[1]);
+    eval(o.model, tokens, 7, logits[0]);
+    kfm_llama_rewind(beside, 0);
+    eval(beside, tokens, 7, logits[1]);
+    assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+    eval(beside, tokens + 7, 1, logits[1]);
+    memset(logits[1], 0, sizeof logits[1]);
+    assert_true(kfm_llama_repeat(beside, 3, &error));
+    eval(o.model, tokens + 7, 1, logits[0]);
+    assert_memory_equal(logits[0], logits[1], sizeof logits[0]); // written by the repetition
+    eval(o.model, tokens + 8, 1, logits[0]);
+    eval(beside, tokens + 8, 1, logits[1]);
+    assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+    assert_int_equal(kfm_llama_get_info(beside).operations, kfm_llama_get_info(o.model).operations);
+    kfm_llama_close(beside);
+    close_opened(&o);
+    free_small(&small);
+}
+
 // However a text is cut into steps and chunks, the logits are those of the whole, up to the order of sums.
 static void chunks_make_no_difference(void **state) {
     (void)state;
@@ -393,6 +425,15 @@ static void survives_every_allocation_failing(void **state) {
         assert_true(ok == (kfm_fail_allocation(0) != 0) && (m != NULL) == ok);
         if (ok) break;
         assert_non_null(strstr(error.text, "out of memory"));
+    }
+    for (int64_t n = 1;; n++) {
+        kfm_llama *beside;
+        kfm_fail_allocation(n);
+        bool ok = kfm_llama_open_beside(&beside, context, m, &error);
+        assert_true(ok == (kfm_fail_allocation(0) != 0) && (beside != NULL) == ok);
+        if (!ok) continue;
+        kfm_llama_close(beside);
+        break;
     }
     for (int64_t n = 1;; n++) { // planning a new step
         kfm_fail_allocation(n);
@@ -624,6 +665,7 @@ static void the_same_text_on_one_and_two_threads(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_textbook),
+        cmocka_unit_test(stands_beside_another),
         cmocka_unit_test(chunks_make_no_difference),
         cmocka_unit_test(threads_make_no_difference),
         cmocka_unit_test(refuses_what_does_not_fit),

@@ -43,6 +43,7 @@ static int print_help(void) {
         "  --seconds S       time for each row, default %g; --quick: %g\n"
 #if KF_HAVE_MODEL
         "  -m, --model FILE  with the speed table: also prompt and decoding of this GGUF model; OP model: these alone\n"
+        "  OP model with --backend cuda: a token's step on a GPU; it has a --help of its own\n"
 #endif
         "  --json, --csv     instead of a table\n",
         bench_op_names(), SECONDS, QUICK_SECONDS);
@@ -290,7 +291,19 @@ static int run_model(bench_options *o) {
 }
 #endif
 
+#if KF_HAVE_MODEL
+// A model on a GPU is timed by other means and has options of its own.
+static bool is_model_on_device(int argc, char **argv) {
+    const char *backend = NULL;
+    for (int i = 2; i < argc && !backend; i++) kft_option(argc, argv, &i, "--backend", NULL, &backend);
+    return argc > 1 && strcmp(argv[1], "model") == 0 && backend && strcmp(backend, "cuda") == 0;
+}
+#endif
+
 int kft_bench(int argc, char **argv) {
+#if KF_HAVE_MODEL
+    if (is_model_on_device(argc, argv)) return bench_model_device(argc - 1, argv + 1);
+#endif
     for (int i = 1; i < argc; i++) {
         if (kft_flag(argv, i, "--help", "-h")) return print_help();
     }

@@ -99,6 +99,9 @@ kf_status bench_time(const bench_case *c, double seconds, bench_row *row);
 int bench_model(const char *path, int32_t threads, bool int8, double seconds,
                 void (*print)(void *argument, const bench_row *row), void *argument);
 
+// keyfold bench model --backend cuda: a step of a model on a GPU (bench_model_device.c). argv[0] is "model".
+int bench_model_device(int argc, char **argv);
+
 typedef enum bench_format { BENCH_TABLE, BENCH_JSON, BENCH_CSV } bench_format;
 
 void bench_print_begin(bench_format format);

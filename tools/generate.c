@@ -29,7 +29,10 @@ static const char help[] =
     "  --seed N               of the random numbers (0)\n"
     "  --threads N            threads (all processors)\n"
     "  --context N            tokens that the cache holds (what the model was trained for)\n"
+    "  --device NAME          cpu, cuda, or cuda:N for one of several GPUs (cpu)\n"
     "  --cache TYPE           fp16, bf16 or fp32 (fp16)\n"
+    "  --rows TYPE            of the activations that products read: the same types (fp32)\n"
+    "  --weights TYPE         converts the weights of the products: the same types (as in the file)\n"
     "  --activations KIND     exact, or int8: faster, less exact (exact)\n"
     "  --chunk N              tokens of a prompt in one step (512)\n"
     "  --ignore-end           go on after the token that ends an answer\n"
@@ -39,17 +42,29 @@ static const char help[] =
     "decode_tokens_per_s,\n"
     "                         bytes_per_token, gbps, read_gbps\n";
 
-static bool parse_cache(const char *text, kf_dtype *dtype) {
+// text NULL: the option was not given.
+static int parse_type(const char *option, const char *text, kf_dtype *dtype) {
     static const struct {
         const char *name;
         kf_dtype dtype;
     } types[] = {{"fp16", KF_FP16}, {"bf16", KF_BF16}, {"fp32", KF_FP32}};
+    if (text == NULL) return 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         if (strcmp(text, types[i].name) != 0) continue;
         *dtype = types[i].dtype;
-        return true;
+        return 0;
     }
-    return false;
+    return kft_usage_error("%s is \"%s\"; fp16, bf16 or fp32 is expected", option, text);
+}
+
+static int parse_device(const char *text, kf_device *device) {
+    int64_t id = 0;
+    const bool cuda = strncmp(text, "cuda", 4) == 0;
+    if (strcmp(text, "cpu") != 0 &&
+        !(cuda && (text[4] == '\0' || (text[4] == ':' && kft_parse_int(text + 5, 0, INT32_MAX, &id)))))
+        return kft_usage_error("--device is \"%s\"; cpu, cuda or cuda:N is expected", text);
+    *device = (kf_device){cuda ? KF_DEVICE_CUDA : KF_DEVICE_CPU, (int32_t)id};
+    return 0;
 }
 
 static bool parse_activations(const char *text, int32_t *activations) {
@@ -104,13 +119,16 @@ static int check(const generate_options *o) {
 // Exit status 0, or that of a wrong command line.
 static int parse(int argc, char **argv, generate_options *o) {
     int64_t top_k = 0, seed = 0;
-    const char *cache = "fp16", *activations = "exact";
+    const char *cache = "fp16", *activations = "exact", *device = "cpu", *rows = NULL, *weights = NULL;
     const option options[] = {
         {"--model", "-m", .text = &o->model},
         {"--prompt", "-p", .text = &o->prompt},
         {"--ids", NULL, .text = &o->ids},
         {"--system", NULL, .text = &o->system},
+        {"--device", NULL, .text = &device},
         {"--cache", NULL, .text = &cache},
+        {"--rows", NULL, .text = &rows},
+        {"--weights", NULL, .text = &weights},
         {"--activations", NULL, .text = &activations},
         {"--logits", NULL, .text = &o->logits},
         {"--chat", NULL, .flag = &o->chat},
@@ -133,8 +151,11 @@ static int parse(int argc, char **argv, generate_options *o) {
     }
     o->sampling.top_k = (int32_t)top_k;
     o->sampling.seed = (uint64_t)seed;
-    if (!parse_cache(cache, &o->cache))
-        return kft_usage_error("--cache is \"%s\"; fp16, bf16 or fp32 is expected", cache);
+    int status = parse_type("--cache", cache, &o->cache);
+    if (status == 0) status = parse_type("--rows", rows, &o->rows);
+    if (status == 0) status = parse_type("--weights", weights, &o->weights);
+    if (status == 0) status = parse_device(device, &o->device);
+    if (status != 0) return status;
     if (!parse_activations(activations, &o->activations))
         return kft_usage_error("--activations is \"%s\"; exact or int8 is expected", activations);
     if (o->model == NULL) o->model = getenv("KEYFOLD_MODEL");

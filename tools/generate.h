@@ -16,7 +16,8 @@ typedef struct generate_options {
     const char *ids, *logits;            // the prompt as token ids; the file that its logits go to
     int64_t max_tokens, context, chunk, threads;
     kfm_sampling sampling;
-    kf_dtype cache;
+    kf_device device;
+    kf_dtype cache, rows, weights; // of rows and weights: 0 bits: the model's own
     int32_t activations;
     bool chat, json, ignore_end;
 } generate_options;

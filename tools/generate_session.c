@@ -31,9 +31,10 @@ bool generate_interrupted(void) { return interrupted != 0; }
 // ---- opening ----
 
 static void show_progress(void *argument, int64_t done, int64_t of) {
-    (void)argument;
+    const generate_session *s = argument;
+    const char *what = s->options.device.type == KF_DEVICE_CPU ? "packing weights" : "weights to the device";
     if (done < of)
-        kft_progress("packing weights: layer %lld of %lld", (long long)done, (long long)of);
+        kft_progress("%s: layer %lld of %lld", what, (long long)done, (long long)of);
     else
         kft_progress(NULL);
 }
@@ -42,6 +43,7 @@ static bool open_context(generate_session *s, kfm_error *error) {
     kf_context_options options;
     kf_context_options_init(&options);
     options.threads = (int32_t)s->options.threads;
+    options.device = s->options.device;
     return kf_context_create(&options, &s->context) == KF_OK || kfm_fail(error, "%s", kf_last_error());
 }
 
@@ -52,8 +54,10 @@ bool generate_open(generate_session *s, const generate_options *options, kfm_err
     kfm_llama_options model = {.context = options->context,
                                .chunk = options->chunk,
                                .cache = options->cache,
+                               .rows = options->rows,
+                               .weights = options->weights,
                                .activations = options->activations};
-    if (!open_context(s, error) || !kfm_llama_open(&s->model, s->context, s->gguf, &model, show_progress, NULL, error))
+    if (!open_context(s, error) || !kfm_llama_open(&s->model, s->context, s->gguf, &model, show_progress, s, error))
         return false;
     int64_t vocabulary = kfm_llama_get_info(s->model).vocabulary;
     if (vocabulary != kfm_tokenizer_count(s->tokenizer))
@@ -201,7 +205,7 @@ generate_statistics generate_measure(const generate_session *s) {
     r.bytes_per_token = (double)info.weight_bytes +
                         (double)info.kv_bytes_per_position * (double)s->decode_positions / (double)s->decode_tokens;
     r.bytes_per_s = r.bytes_per_token * r.decode_rate;
-    r.read = measure_read(s->context);
+    if (s->options.device.type == KF_DEVICE_CPU) r.read = measure_read(s->context);
     return r;
 }
 

@@ -387,10 +387,10 @@ static bool make_inputs(kfm_llama *m, kfm_error *error) {
     return m->inputs.at != NULL;
 }
 
-static bool make_buffers(kfm_llama *m, const kfm_llama_options *o, kfm_error *error) {
+static bool make_buffers(kfm_llama *m, kfm_error *error) {
     const kfm_llama_info *i = &m->info;
     const int64_t q = i->heads * i->head_dim, kv = i->kv_heads * i->head_dim;
-    const kf_dtype read = o->rows.bits != 0 ? o->rows : fp32, qkv = kfm_llama_on_device(m) ? m->cache_dtype : read;
+    const kf_dtype read = m->rows_dtype, qkv = kfm_llama_on_device(m) ? m->cache_dtype : read;
     m->stream = (kfm_rows){.dtype = fp32, .columns = i->width};
     m->normed = (kfm_rows){.dtype = read, .columns = i->width};
     m->qkv = (kfm_rows){.dtype = qkv, .columns = q + 2 * kv};
@@ -418,6 +418,7 @@ static bool is_float(kf_dtype t) {
 
 static bool apply_options(kfm_llama *m, const kfm_llama_options *o, kfm_error *error) {
     m->cache_dtype = o->cache.bits == 0 ? fp16 : o->cache;
+    m->rows_dtype = o->rows.bits == 0 ? fp32 : o->rows;
     m->weight_dtype = o->weights;
     m->activations = o->activations;
     if (o->weights.bits != 0 && !is_float(o->weights))
@@ -433,25 +434,62 @@ static bool apply_options(kfm_llama *m, const kfm_llama_options *o, kfm_error *e
     return true;
 }
 
+static kf_device device_of(const kf_context *context) {
+    kf_context_info info = {.size = sizeof info};
+    kf_context_get_info(context, &info);
+    return info.device;
+}
+
+// What a model has of its own: everything but the weights.
+static bool make_state(kfm_llama *m, kfm_error *error) {
+    return make_caches(m, error) && make_buffers(m, error) && kfm_llama_plan_decoding(m, error);
+}
+
+static bool finish_opening(kfm_llama *m, bool ok, kfm_llama **out) {
+    if (ok)
+        *out = m;
+    else
+        kfm_llama_close(m);
+    return ok;
+}
+
 bool kfm_llama_open(kfm_llama **out, const kf_context *context, const kfm_gguf *g, const kfm_llama_options *options,
                     kfm_progress progress, void *argument, kfm_error *error) {
     static const kfm_llama_options defaults = {0};
     *out = NULL;
     kfm_llama *m = kfm_alloc(1, sizeof *m);
     if (m == NULL) return kfm_fail(error, "out of memory");
-    kf_context_info where = {.size = sizeof where};
-    kf_context_get_info(context, &where);
     m->context = context;
-    m->device = where.device;
-    if (options == NULL) options = &defaults;
-    bool ok = read_metadata(m, g, error) && apply_options(m, options, error) &&
-              load_converted(m, g, progress, argument, error) && make_caches(m, error) &&
-              make_buffers(m, options, error) && kfm_llama_plan_decoding(m, error);
-    if (ok)
-        *out = m;
-    else
-        kfm_llama_close(m);
-    return ok;
+    m->device = device_of(context);
+    bool ok = read_metadata(m, g, error) && apply_options(m, options != NULL ? options : &defaults, error) &&
+              load_converted(m, g, progress, argument, error) && make_state(m, error);
+    return finish_opening(m, ok, out);
+}
+
+bool kfm_llama_open_beside(kfm_llama **out, const kf_context *context, const kfm_llama *first, kfm_error *error) {
+    *out = NULL;
+    kfm_llama *m = kfm_alloc(1, sizeof *m);
+    if (m == NULL) return kfm_fail(error, "out of memory");
+    *m = (kfm_llama){.context = context,
+                     .device = device_of(context),
+                     .info = first->info,
+                     .cache_dtype = first->cache_dtype,
+                     .rows_dtype = first->rows_dtype,
+                     .weight_dtype = first->weight_dtype,
+                     .activations = first->activations,
+                     .eps = first->eps,
+                     .rope = first->rope,
+                     .table = first->table,
+                     .vocabulary = first->vocabulary,
+                     .output_norm = first->output_norm,
+                     .weights = first->weights,
+                     .norms = first->norms,
+                     .borrowed = true};
+    const uint64_t layers = (uint64_t)m->info.layers;
+    m->layers = kfm_alloc(layers, sizeof *m->layers);
+    if (m->layers == NULL) return finish_opening(m, kfm_fail(error, "out of memory"), out);
+    memcpy(m->layers, first->layers, layers * sizeof *m->layers);
+    return finish_opening(m, make_state(m, error), out);
 }
 
 void kfm_llama_close(kfm_llama *m) {
@@ -463,8 +501,8 @@ void kfm_llama_close(kfm_llama *m) {
     kfm_free(m->inputs.values);
     kfm_llama_free(m, m->memory);
     kfm_llama_free(m, m->caches);
-    kfm_llama_free(m, m->weights);
-    kfm_llama_free(m, m->norms);
+    if (!m->borrowed) kfm_llama_free(m, m->weights);
+    if (!m->borrowed) kfm_llama_free(m, m->norms);
     kfm_free(m->layers);
     kfm_free(m);
 }

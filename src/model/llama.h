@@ -48,6 +48,7 @@ typedef struct kfm_llama_info {
     int64_t chunk;
     int64_t weight_bytes;          // that a token's step reads, in the file's types, or in options.weights
     int64_t kv_bytes_per_position; // of all layers
+    int64_t operations;            // of a token's step
 } kfm_llama_info;
 
 // What went on while a model was opened: called for each layer when it is packed, and on its device. May be NULL.
@@ -58,6 +59,9 @@ typedef void (*kfm_progress)(void *argument, int64_t done, int64_t of);
 // an error that names it.
 bool kfm_llama_open(kfm_llama **out, const kf_context *context, const kfm_gguf *gguf, const kfm_llama_options *options,
                     kfm_progress progress, void *argument, kfm_error *error);
+// A second model over the first one's weights, which must outlive it: a cache and steps of its own, on a context of the same
+// device and ISA.
+bool kfm_llama_open_beside(kfm_llama **out, const kf_context *context, const kfm_llama *first, kfm_error *error);
 void kfm_llama_close(kfm_llama *model);
 kfm_llama_info kfm_llama_get_info(const kfm_llama *model);
 
@@ -66,6 +70,10 @@ kfm_llama_info kfm_llama_get_info(const kfm_llama *model);
 bool kfm_llama_eval(kfm_llama *model, const int32_t *tokens, int64_t count, float *logits, kfm_error *error);
 // The same with the logits of every token: [count, vocabulary].
 bool kfm_llama_eval_all(kfm_llama *model, const int32_t *tokens, int64_t count, float *logits, kfm_error *error);
+
+// Runs the last step `times` times more, with nothing to or from the host between them, and waits: what it leaves is the same,
+// and the time is that of the step alone.
+bool kfm_llama_repeat(kfm_llama *model, int64_t times, kfm_error *error);
 
 // Tokens in the cache.
 int64_t kfm_llama_position(const kfm_llama *model);

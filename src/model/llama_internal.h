@@ -63,7 +63,7 @@ struct kfm_llama {
     const kf_context *context;
     kf_device device; // of the context
     kfm_llama_info info;
-    kf_dtype cache_dtype, weight_dtype; // weight_dtype of 0 bits: as in the file
+    kf_dtype cache_dtype, rows_dtype, weight_dtype; // weight_dtype of 0 bits: as in the file
     int32_t activations;
     float eps;
     kf_rope_params rope;
@@ -73,6 +73,7 @@ struct kfm_llama {
     kfm_norm output_norm;
     kfm_layer *layers;
     void *weights, *caches, *norms; // what the above point into
+    bool borrowed;                  // weights and norms are another model's
 
     char *memory; // what these lie in
     kfm_rows stream, normed, qkv, attended, added, gate_up, hidden;
@@ -81,6 +82,7 @@ struct kfm_llama {
     size_t logits_bytes;
 
     kfm_step steps[KFM_MAX_STEPS];
+    kfm_step *last; // that ran; NULL: none, or it is no longer there
     uint64_t clock; // of last_used
     void *workspace;
     size_t workspace_bytes;

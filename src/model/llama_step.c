@@ -208,7 +208,8 @@ static bool add_logits(builder *b) {
 
 // ---- steps ----
 
-static void drop_step(kfm_step *s) {
+static void drop_step(kfm_llama *m, kfm_step *s) {
+    if (m->last == s) m->last = NULL;
     kf_sequence_destroy(s->sequence);
     for (int64_t i = 0; i < s->count; i++) kf_op_destroy(s->ops[i]);
     kfm_free(s->ops);
@@ -216,7 +217,7 @@ static void drop_step(kfm_step *s) {
 }
 
 void kfm_llama_drop_steps(kfm_llama *m) {
-    for (int i = 0; i < KFM_MAX_STEPS; i++) drop_step(&m->steps[i]);
+    for (int i = 0; i < KFM_MAX_STEPS; i++) drop_step(m, &m->steps[i]);
 }
 
 // The workspace, and on a device the place of the logits, large enough for this step too.
@@ -262,16 +263,17 @@ kfm_step *kfm_llama_step(kfm_llama *m, int64_t rows, int64_t outputs, int64_t ke
         }
         if (!is_decoding(s) && (oldest == NULL || s->last_used < oldest->last_used)) oldest = s;
     }
-    drop_step(oldest);
+    drop_step(m, oldest);
     *oldest = (kfm_step){.rows = rows, .outputs = outputs, .keys = keys, .last_used = ++m->clock};
     if (build_step(m, oldest, error)) return oldest;
-    drop_step(oldest);
+    drop_step(m, oldest);
     return NULL;
 }
 
 bool kfm_llama_plan_decoding(kfm_llama *m, kfm_error *error) {
     for (int64_t keys = 1; keys <= m->info.context; keys = planned_keys(m, keys) + 1)
         if (kfm_llama_step(m, 1, 1, keys, error) == NULL) return false;
+    m->info.operations = m->steps[0].count;
     return true;
 }
 
@@ -303,8 +305,17 @@ static bool run_step(kfm_llama *m, const int32_t *tokens, int64_t rows, int64_t 
         return kfm_fail(error, "%s", kf_last_error());
     const size_t bytes = (size_t)outputs * (size_t)m->info.vocabulary * sizeof *logits;
     if (on_device && outputs > 0 && !kfm_llama_copy(m, logits, m->logits, bytes, error)) return false;
+    m->last = s;
     m->position += rows;
     return true;
+}
+
+bool kfm_llama_repeat(kfm_llama *m, int64_t times, kfm_error *error) {
+    if (m->last == NULL) return kfm_fail(error, "there is no step to repeat");
+    for (int64_t i = 0; i < times; i++)
+        if (kf_sequence_run(m->last->sequence, m->workspace, m->workspace_bytes) != KF_OK)
+            return kfm_fail(error, "%s", kf_last_error());
+    return kf_context_synchronize(m->context) == KF_OK || kfm_fail(error, "%s", kf_last_error());
 }
 
 // ---- evaluation ----
