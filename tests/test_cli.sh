@@ -46,6 +46,12 @@ refused 2 'info: --threads' info --threads 0
 
 works bench --help
 refused 2 'bench: "nonsense" is none of' bench nonsense
+if "$keyfold" --help | grep -q generate; then # built with the model library
+    works bench model --backend cuda --help
+    refused 2 'bench: model --backend cuda needs' bench model --backend cuda
+    refused 2 'bench: --shape nonsense' bench model --backend cuda --shape nonsense
+    refused 2 'bench: --rows int8' bench model --backend=cuda --shape smollm2-135m --rows int8
+fi
 refused 2 'bench: unknown option' bench attention --nonsense
 refused 2 'bench: --shape 1,2' bench attention --shape 1,2
 refused 2 'bench: --shape 1,2,3' bench softmax --shape 1,2,3

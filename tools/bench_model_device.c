@@ -8,7 +8,10 @@
 //   share     bytes of weights and cache a step must read, over replay, against the rate of a copy on the device (read plus
 //             written) taken in the same process
 //
+// With --check nothing is timed: the logits of every mode are held against those of the CPU, exact products over the same weights.
+//
 // Launching costs 1 - replay(graph, dependent) / step(launch per op).
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,7 +35,7 @@ typedef struct device_bench {
     int64_t depth;
     kf_dtype cache, rows, weights;
     const char *cache_name, *rows_name, *weights_name;
-    bool json;
+    bool json, check;
     // opened
     void *file;
     kfm_gguf *gguf;
@@ -185,6 +188,74 @@ static void print_rows(const device_bench *b, mode_times *times) {
     if (b->json) puts("\n]");
 }
 
+// ---- checking ----
+
+enum { CHECKED_PROMPT = 100, CHECKED_STEPS = 8, CHECKED = CHECKED_PROMPT + CHECKED_STEPS };
+
+// The logits of a prompt's every token, and of tokens decoded after it.
+static bool eval_checked(device_bench *b, kfm_llama *m, float *logits) {
+    kfm_llama_rewind(m, 0);
+    if (!kfm_llama_eval_all(m, b->tokens, CHECKED_PROMPT, logits, &b->error)) return false;
+    for (int64_t i = CHECKED_PROMPT; i < CHECKED; i++)
+        if (!kfm_llama_eval(m, &b->tokens[i], 1, logits + i * b->info.vocabulary, &b->error)) return false;
+    return true;
+}
+
+static bool eval_on_cpu(device_bench *b, float *logits) {
+    kf_context *context = NULL;
+    kfm_llama *model = NULL;
+    const kfm_llama_options options = {.context = CHECKED, .cache = b->cache, .weights = b->weights};
+    if (kf_context_create(NULL, &context) != KF_OK) return kfm_fail(&b->error, "%s", kf_last_error());
+    const bool good =
+        kfm_llama_open(&model, context, b->gguf, &options, NULL, NULL, &b->error) && eval_checked(b, model, logits);
+    kfm_llama_close(model);
+    kf_context_destroy(context);
+    return good;
+}
+
+// One row of what differs: over the prompt's tokens, or over the decoded ones.
+static bool compare(const device_bench *b, const char *mode, const char *what, const float *got, const float *expected,
+                    int64_t first, int64_t last) {
+    const int64_t n = b->info.vocabulary;
+    double most = 0, squares = 0, size = 0;
+    int64_t same = 0, numbers = 0;
+    for (int64_t i = first; i < last; i++) {
+        int64_t best[2] = {i * n, i * n};
+        for (int64_t k = i * n; k < (i + 1) * n; k++) {
+            const double d = (double)got[k] - expected[k];
+            numbers += isfinite(got[k]) != 0;
+            most = fmax(most, fabs(d));
+            squares += d * d;
+            size += (double)expected[k] * expected[k];
+            if (got[k] > got[best[0]]) best[0] = k;
+            if (expected[k] > expected[best[1]]) best[1] = k;
+        }
+        same += best[0] == best[1];
+    }
+    const double terms = (double)((last - first) * n);
+    printf("%-26s %-8s largest difference %.5f, root mean square %.5f of %.5f, same choice %lld of %lld%s\n", mode,
+           what, most, sqrt(squares / terms), sqrt(size / terms), (long long)same, (long long)(last - first),
+           numbers == (last - first) * n ? "" : ", NOT NUMBERS");
+    return numbers == (last - first) * n;
+}
+
+static bool check_all(device_bench *b) {
+    const size_t logits = (size_t)(CHECKED * b->info.vocabulary);
+    float *expected = malloc(logits * sizeof *expected), *got = malloc(logits * sizeof *got);
+    bool good = (expected && got) || kfm_fail(&b->error, "out of memory for logits");
+    good = good && eval_on_cpu(b, expected);
+    for (int mode = 0; mode < MODES && good; mode++) {
+        good = eval_checked(b, b->model[mode], got);
+        if (!good) break;
+        const bool finite = compare(b, modes[mode].name, "prompt", got, expected, 0, CHECKED_PROMPT);
+        good = compare(b, modes[mode].name, "decoded", got, expected, CHECKED_PROMPT, CHECKED) && finite;
+        if (!good) kfm_set_error(&b->error, "some logits are not numbers");
+    }
+    free(expected);
+    free(got);
+    return good;
+}
+
 // ---- the command ----
 
 static int print_help(void) {
@@ -196,6 +267,7 @@ static int print_help(void) {
            "  --cache TYPE       fp16 or bf16 (fp16)\n"
            "  --rows TYPE        of the activations that products read: fp32, fp16 or bf16 (fp32)\n"
            "  --weights TYPE     converts the weights: fp32, fp16 or bf16 (as in the file)\n"
+           "  --check            instead of timing, hold the logits against the CPU's\n"
            "  --json             instead of a table\n",
            bench_model_shape_names());
     return 0;
@@ -237,6 +309,7 @@ static int parse_option(device_bench *b, int argc, char **argv, int *i) {
                        ? 0
                        : kft_usage_error("bench: %s %s is none of fp32, fp16, bf16", types[t].option,
                                          value ? value : "");
+    if (kft_flag(argv, *i, "--check", NULL)) return b->check = true, 0;
     if (!kft_flag(argv, *i, "--json", NULL))
         return kft_usage_error("bench: unknown option \"%s\"; keyfold bench model --backend cuda --help lists them",
                                argv[*i]);
@@ -266,8 +339,8 @@ int bench_model_device(int argc, char **argv) {
         status = parse_options(b, argc, argv);
     }
     if (status == 0) {
-        const bool good = open_all(b) && time_all(b, times);
-        if (good) print_rows(b, times);
+        const bool good = open_all(b) && (b->check ? check_all(b) : time_all(b, times));
+        if (good && !b->check) print_rows(b, times);
         status = good ? 0 : kft_error("bench: %s", b->error.text);
     }
     if (b) close_all(b);
