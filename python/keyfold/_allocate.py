@@ -117,5 +117,6 @@ class Memory:
         self.address = (ctypes.addressof(self.room) + 63) & ~63
 
     def view(self) -> memoryview:
+        """Its bytes, to read and write."""
         start = self.address - ctypes.addressof(self.room)
         return memoryview(self.room).cast("B")[start : start + self.size]

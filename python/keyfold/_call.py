@@ -12,7 +12,7 @@ from . import _abi, _allocate
 from ._context import Context, default_context
 from ._errors import InvalidArgument
 from ._library import ARGS_DEFAULTS, check, lib
-from ._tensors import Tensor, dtype_name
+from ._tensors import Tensor, current_stream, dtype_name
 from ._weights import Weight, as_weight
 
 if TYPE_CHECKING:
@@ -70,10 +70,11 @@ class Call:
         return tensor
 
     def context(self) -> Context:
-        """The caller's, or the default one of the first tensor's device."""
+        """The caller's, or the default one of the first tensor's device and of its framework's current stream."""
         if self.given_context is not None:
             return self.given_context
-        return default_context(next((tensor.device for tensor in self.tensors.values()), "cpu"))
+        first = next(iter(self.tensors.values()), None)
+        return default_context() if first is None else default_context(first.device, current_stream(first))
 
     def result(self, again: bool) -> Any:
         made = [result(again) for result in self.results]

@@ -26,7 +26,8 @@ class Context:
         How many work on a call, the caller among them. 0: as many as the process may run on.
     isa
         The highest instruction set to use: ``"scalar"``, ``"avx2"``, ``"avx512"``, ``"avx512bf16"``. ``"auto"``: the
-        best that the CPU has, lowered by the environment variable KEYFOLD_ISA.
+        best that the CPU has, lowered by the environment variable KEYFOLD_ISA. On CUDA: ``"auto"``, or a compute
+        capability times ten, such as 80, to which the kernels are held.
     device
         ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or DLPack's pair.
     fixed_split
@@ -41,16 +42,16 @@ class Context:
         self,
         threads: int = 0,
         *,
-        isa: str = "auto",
+        isa: Union[str, int] = "auto",
         device: Union[str, tuple[int, int]] = "cpu",
         fixed_split: bool = False,
         stream: Optional[int] = None,
     ) -> None:
-        if isa not in ISAS:
+        if isa not in ISAS and not isinstance(isa, int):
             raise InvalidArgument(f"isa is {isa!r}, must be one of {', '.join(ISAS)}")
         options = _abi.kf_context_options.from_buffer_copy(OPTIONS_DEFAULTS)
         options.threads = threads
-        options.isa = ISAS.index(isa)
+        options.isa = isa if isinstance(isa, int) else ISAS.index(isa)
         options.device.type, options.device.id = device_pair(device)
         options.fixed_split = int(fixed_split)
         options.stream = stream
@@ -62,8 +63,8 @@ class Context:
         info = _abi.kf_context_info(size=ctypes.sizeof(_abi.kf_context_info))
         check(lib.kf_context_get_info(made, ctypes.byref(info)))
         self.threads: int = info.threads
-        self.isa: str = lib.kf_isa_string(info.isa).decode()
         self.device: str = device_name(info.device.type, info.device.id)
+        self.isa: str = lib.kf_isa_string(info.isa).decode() if self.device == "cpu" else f"sm_{info.isa}"
         self.fixed_split: bool = bool(info.fixed_split)
         self.name: str = info.name.decode("utf-8", "replace")
 
@@ -71,26 +72,33 @@ class Context:
         split = ", fixed_split" if self.fixed_split else ""
         return f"keyfold.Context({self.device}, {self.isa}, {self.threads} threads{split}, {self.name!r})"
 
+    def synchronize(self) -> None:
+        """Waits until everything enqueued on the context's stream is done. On the CPU nothing is ever pending."""
+        check(lib.kf_context_synchronize(self.handle))
 
-_default: dict[str, Context] = {}
+
+_chosen: dict[str, Context] = {}  # by set_default_context
+_default: dict[tuple[str, int], Context] = {}
 _default_lock = threading.Lock()
 
 
-def default_context(device: str = "cpu") -> Context:
-    """The context that calls without ``context=`` use: made at the first of them, with all threads and the best ISA."""
-    context = _default.get(device)
+def default_context(device: str = "cpu", stream: int = 0) -> Context:
+    """The context that calls without ``context=`` use: made at the first of them, with all threads and the best ISA.
+
+    On CUDA there is one for each stream that a framework has made its current one.
+    """
+    context = _chosen.get(device) or _default.get((device, stream))
     if context is None:
         with _default_lock:
-            context = _default.get(device)
+            context = _default.get((device, stream))
             if context is None:
-                context = _default[device] = Context(device=device)
+                context = _default[device, stream] = Context(device=device, stream=stream or None)
     return context
 
 
 def set_default_context(context: Context) -> None:
-    """From now on, calls without ``context=`` on tensors of this context's device use it."""
-    with _default_lock:
-        _default[context.device] = context
+    """From now on, calls without ``context=`` on tensors of this context's device use it, whatever the stream."""
+    _chosen[context.device] = context
 
 
 @dataclass(frozen=True)

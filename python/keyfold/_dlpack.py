@@ -56,9 +56,10 @@ class ManagedTensorVersioned(ctypes.Structure):
     ]
 
 
-capsule_name = ctypes.pythonapi.PyCapsule_GetName
+# By item, not by attribute: a function object of our own, whose types nobody else sets.
+capsule_name = ctypes.pythonapi["PyCapsule_GetName"]
 capsule_name.restype, capsule_name.argtypes = c_char_p, [py_object]
-capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+capsule_pointer = ctypes.pythonapi["PyCapsule_GetPointer"]
 capsule_pointer.restype, capsule_pointer.argtypes = c_void_p, [py_object, c_char_p]
 
 
@@ -125,9 +126,9 @@ class PyBuffer(ctypes.Structure):
 
 RECORDS_RO = 0x4 | 0x8 | 0x10  # PyBUF_FORMAT, _ND, _STRIDES
 
-get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+get_buffer = ctypes.pythonapi["PyObject_GetBuffer"]
 get_buffer.restype, get_buffer.argtypes = c_int, [py_object, POINTER(PyBuffer), c_int]
-release_buffer = ctypes.pythonapi.PyBuffer_Release
+release_buffer = ctypes.pythonapi["PyBuffer_Release"]
 release_buffer.restype, release_buffer.argtypes = None, [POINTER(PyBuffer)]
 
 # struct's letters; "l" and "L" are as wide as the machine's long.

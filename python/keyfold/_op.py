@@ -8,7 +8,7 @@ import inspect
 import threading
 import weakref
 from contextlib import ExitStack
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable, Iterable, Optional, Union
 
 from . import _allocate
 from ._call import Call
@@ -18,11 +18,28 @@ from ._library import check, lib
 from ._tensors import Tensor
 
 
-class Workspace:
-    """The caller's workspace, or our own, made at first need and kept."""
+class DeviceMemory:
+    """`size` bytes of a CUDA context's device."""
 
-    def __init__(self) -> None:
-        self.own: Optional[_allocate.Memory] = None
+    def __init__(self, context: Context, size: int) -> None:
+        made = ctypes.c_void_p()
+        check(lib.kf_memory_allocate(context.handle, size, ctypes.byref(made)))
+        self.size, self.address = size, made.value
+        # The context is held until then.
+        weakref.finalize(self, free_memory, context, self.address).atexit = False
+
+
+def free_memory(context: Context, address: Optional[int]) -> None:
+    lib.kf_context_synchronize(context.handle)  # what is enqueued may still use it
+    lib.kf_memory_free(context.handle, address)
+
+
+class Workspace:
+    """The caller's workspace, or our own, made at first need and kept: a captured CUDA graph goes on using it."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.own: Union[_allocate.Memory, DeviceMemory, None] = None
 
     def get(self, given: Any, size: int) -> tuple[Optional[int], int]:
         if given is not None:
@@ -33,7 +50,7 @@ class Workspace:
         if size == 0:
             return None, 0
         if self.own is None or self.own.size < size:
-            self.own = _allocate.Memory(size)
+            self.own = _allocate.Memory(size) if self.context.device == "cpu" else DeviceMemory(self.context, size)
         return self.own.address, self.own.size
 
 
@@ -75,7 +92,7 @@ class Op:
         self.handle = made
         # The context is an argument so that it lives until the op is destroyed.
         weakref.finalize(self, destroy, lib.kf_op_destroy, made, self.context).atexit = False
-        self._workspace = Workspace()
+        self._workspace = Workspace(self.context)
         self._lock = threading.Lock()
         self._items_running = 0
 
@@ -190,7 +207,7 @@ class Sequence:
         self._ops: list[Op] = []
         # The list is an argument so that the ops live until the sequence is destroyed.
         weakref.finalize(self, destroy, lib.kf_sequence_destroy, made, (self.context, self._ops)).atexit = False
-        self._workspace = Workspace()
+        self._workspace = Workspace(self.context)
         self._lock = threading.Lock()
         for op in waiting:
             self.add(op)

@@ -236,6 +236,20 @@ class Tensor:
         return f"keyfold.Tensor({self.dtype}{list(self.shape)}, {self.device}, {self.framework or 'no framework'})"
 
 
+def current_stream(tensor: Tensor) -> int:
+    """The address of the cudaStream_t that the tensor's framework works on now; 0 where it is the default stream, does
+    not say, or there are no streams."""
+    if tensor.device == "cpu":
+        return 0
+    if tensor.framework == "torch":
+        return int(sys.modules["torch"].cuda.current_stream(tensor.struct.device.id).cuda_stream)
+    if tensor.framework == "cupy":
+        cupy: Any = sys.modules["cupy"]
+        with cupy.cuda.Device(tensor.struct.device.id):
+            return int(cupy.cuda.get_current_stream().ptr)
+    return 0
+
+
 def read(array: Any) -> _dlpack.Raw:
     """By the first of three protocols that the array has. NumPy's says "read-only" and bf16 in every version."""
     if isinstance(array, type):

@@ -121,6 +121,20 @@ class Weight:
     def framework(self) -> Optional[str]:
         return self.owner.framework if isinstance(self.owner, Tensor) else None
 
+    def moved(self, data: Any) -> "Weight":
+        """This weight with its bytes in other memory: ``data`` holds a copy of them, on any device.
+
+        ``packed.moved(torch.frombuffer(packed.tobytes(), dtype=torch.uint8).cuda())`` takes a packed weight to the GPU.
+        """
+        tensor = Tensor(data)
+        if tensor.nbytes != self.nbytes:
+            raise InvalidArgument(f"weight: {tensor.nbytes} bytes are given, it has {self.nbytes}")
+        other = Weight.__new__(Weight)
+        other.type, other.owner = self.type, tensor
+        other.struct = _abi.kf_weight.from_buffer_copy(self.struct)
+        other.struct.data, other.struct.device = tensor.struct.data, tensor.struct.device
+        return other
+
     def tobytes(self) -> bytes:
         """A copy of the bytes, to be kept and given to ``Weight(…, packed=True)`` later."""
         return ctypes.string_at(self.struct.data, self.struct.bytes)

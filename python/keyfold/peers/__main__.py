@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m keyfold.peers: see the package's first lines. Exit status 0 only if keyfold ran, and was right, everywhere."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any, Iterator, Optional
+
+from . import cases, report
+from .cases import Case
+from .measure import OPERATIONS, Row, measure
+from .place import Place, load_build
+from .timing import ceilings
+
+ISOLATED_S = 600  # a case in a process of its own may take this long
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m keyfold.peers", description="The same call on keyfold and on its peers."
+    )
+    parser.add_argument("--op", default=",".join(OPERATIONS), help="operations, separated by commas (default: all)")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        help="instead of the usual ones; may be given often; "
+        + "; ".join(f"{op}: {s}" for op, s in cases.SHAPES.items()),
+    )
+    parser.add_argument("--match", default="", help="only cases whose title contains this, such as '8192,128'")
+    parser.add_argument("--dtype", help="fp32, fp16, bf16 (default: bf16 with torch, else fp32)")
+    parser.add_argument(
+        "--causal", action=argparse.BooleanOptionalAction, help="only so (default: attention both ways)"
+    )
+    parser.add_argument("--weights", default="dense,q4_0", help="linear's types of weights: dense, q4_0, q8_0")
+    parser.add_argument("--peers", help="names, separated by commas (default: all that can be imported)")
+    parser.add_argument("--library", action="append", default=[], help="NAME=PATH: a further build of libkeyfold")
+    parser.add_argument("--rounds", type=int, default=15, help="paired rounds (default and least of a claim: 15)")
+    parser.add_argument("--timing", choices=["auto", "stream", "graph"], default="auto", help="on CUDA")
+    parser.add_argument("--do-bench", action="store_true", help="Triton's do_bench too")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--json", help="write the rows there, after each case")
+    parser.add_argument("--plot", help="write PLOT.svg and PLOT.png")
+    parser.add_argument("--isolate", action="store_true", help="a process for each case: a crash costs that case alone")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def wanted(options: argparse.Namespace, device: str, dtype: str) -> Iterator[Case]:
+    for op in options.op.split(","):
+        if op not in OPERATIONS:
+            raise SystemExit(f"keyfold.peers: --op is {op}, must be of {', '.join(OPERATIONS)}")
+        shapes = [tuple(int(n) for n in shape.split(",")) for shape in options.shape] or cases.CASES[device][op]
+        for shape in shapes:
+            if len(shape) != len(cases.SHAPES[op].split(",")):
+                raise SystemExit(f"keyfold.peers: a shape of {op} is {cases.SHAPES[op]}; {shape} is given")
+        for case in cases.expand(op, shapes, dtype, options.causal, options.weights.split(",")):
+            if options.match in case.title:
+                yield case
+
+
+def isolated(case: Case, options: argparse.Namespace) -> Row:
+    """The same command for one case in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "row.json")
+        command = [sys.executable, "-m", "keyfold.peers", "--op", case.op, "--shape", ",".join(map(str, case.shape))]
+        command += ["--dtype", case.dtype, "--causal" if case.causal else "--no-causal", "--json", path]
+        command += ["--weights", case.weight if case.weight != case.dtype else "dense"] if case.weight else []
+        command += ["--rounds", str(options.rounds), "--timing", options.timing, "--device", options.device]
+        command += ["--seed", str(options.seed)] + (["--do-bench"] if options.do_bench else [])
+        command += ["--peers", options.peers] if options.peers is not None else []
+        for library in options.library:
+            command += ["--library", library]
+        try:
+            done = subprocess.run(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=ISOLATED_S
+            )
+            with open(path) as file:
+                return json.load(file)[0]  # type: ignore[no-any-return]
+        except subprocess.TimeoutExpired:
+            reason = f"no end after {ISOLATED_S} s"
+        except (OSError, ValueError, IndexError):
+            reason = f"ended with {done.returncode}: {' '.join(done.stderr.split())[-200:]}"
+    return lost(case, reason)
+
+
+def lost(case: Case, reason: str) -> Row:
+    return {"op": case.op, "shape": list(case.shape), "dtype": case.dtype, "causal": case.causal, "weight": case.weight,
+            "times_us": {}, "ratios": {}, "timing": "none", "left_out": {}, "failed": [reason], "bytes": 0, "flops": 0}  # fmt: skip
+
+
+def main(given: Optional[list[str]] = None) -> int:
+    options = arguments().parse_args(given)
+    place = Place(options.device, options.seed)
+    builds = {}
+    for library in options.library:
+        name, _, path = library.partition("=")
+        builds[name] = load_build(name, path)
+    command = "python -m keyfold.peers " + " ".join(sys.argv[1:] if given is None else given)
+    source = report.provenance(
+        place.machine, command.strip(), {} if options.isolate else ceilings(place), report.commit()
+    )
+    print(", ".join(f"{key}: {value}" for key, value in source.items()), flush=True)
+
+    rows: list[Row] = []
+    for case in wanted(options, place.device, options.dtype or ("bf16" if place.torch is not None else "fp32")):
+        row = one(case, place, builds, options)
+        row = {**source, **row} if "commit" in row else {**row, **source}
+        rows.append(row)
+        print(report.line(row), flush=True)
+        for reason in row["failed"]:
+            print(f"    FAILED: {reason}", flush=True)
+        if options.json:
+            report.write_json(options.json, rows)
+    if options.plot:
+        written = report.plot(options.plot, rows)
+        print("plot: " + (", ".join(written) or "not drawn: matplotlib is missing, or no two times"))
+    failed = sum(bool(row["failed"]) for row in rows)
+    without = sum("keyfold" in row["left_out"] and not row["failed"] for row in rows)
+    print(f"peers: {len(rows)} cases, {failed} failed, {without} without keyfold")
+    return 1 if failed or without or not rows else 0
+
+
+def one(case: Case, place: Place, builds: dict[str, Any], options: argparse.Namespace) -> Row:
+    if options.isolate:
+        return isolated(case, options)
+    peers = None if options.peers is None else [name for name in options.peers.split(",") if name]
+    try:
+        return measure(
+            case,
+            place,
+            peers=peers,
+            builds=builds,
+            count=options.rounds,
+            timing=options.timing,
+            do_bench=options.do_bench,
+        )
+    except Exception as reason:  # such as: too little memory for the inputs
+        return lost(case, f"{type(reason).__name__}: {' '.join(str(reason).split())[:200]}")
+    finally:
+        if place.device == "cuda":
+            place.torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

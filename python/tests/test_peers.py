@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""keyfold.peers on the CPU: every operation against its peers, and that a wrong result, a refusal, a cold rotation and
+the quartile come out as said."""
+
+import json
+
+import numpy as np
+import pytest
+
+import keyfold
+from keyfold.peers import Case, Place, formulas, measure, report, timing
+from keyfold.peers.__main__ import main
+from keyfold.peers.operation import LeftOut
+from keyfold.peers.place import importable
+
+TINY = {
+    "attention": "1,4,2,8,8,16",
+    "decode": "2,4,2,1,24,16",
+    "rope_attention": "1,4,2,8,8,16",
+    "rmsnorm": "3,64",
+    "swiglu": "3,64",
+    "softmax": "3,64",
+    "linear": "2,24,64",
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """One set of inputs and short pieces: what is timed here does not matter."""
+    monkeypatch.setattr("keyfold.peers.place.CPU_CACHE", 1)
+    monkeypatch.setattr("keyfold.peers.timing.PIECE_US", 1.0)
+
+
+@pytest.fixture
+def place():
+    return Place("cpu")
+
+
+def run(tmp_path, *options):
+    path = tmp_path / "rows.json"
+    status = main(["--device", "cpu", "--rounds", "2", "--json", str(path), *options])
+    return status, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("op", TINY)
+def test_rows(tmp_path, op):
+    status, rows = run(tmp_path, "--op", op, "--shape", TINY[op], "--dtype", "fp32", "--peers", "sdpa,eager,numpy")
+    assert status == 0
+    assert len(rows) == {"attention": 2, "linear": 2}.get(op, 1)
+    for row in rows:
+        assert row["op"] == op and row["shape"] == [int(n) for n in TINY[op].split(",")]
+        assert {"keyfold", "numpy"} <= row["times_us"].keys() and "numpy" in row["ratios"], row["left_out"]
+        assert row["failed"] == [] and row["errors"]["keyfold"] < 1e-5
+        assert row["command"].startswith("python -m keyfold.peers --device cpu") and row["machine"] and row["commit"]
+        torch_ran = importable("torch") is not None
+        assert ("eager" in row["times_us"]) == torch_ran, row["left_out"]
+
+
+def test_bf16(tmp_path):
+    pytest.importorskip("torch")
+    options = ("--shape", "1,4,2,8,8,16", "--dtype", "bf16", "--match", "causal", "--peers", "sdpa,eager")
+    status, rows = run(tmp_path, "--op", "attention,rope_attention", *options)
+    assert len(rows) == 2
+    assert status == 0 and all("eager" in row["times_us"] for row in rows)
+
+
+def test_a_wrong_result_fails_the_row(place):
+    case = Case("softmax", (3, 64), "fp32")
+    row = measure(case, place, peers=["numpy"], count=2, extra={"ours": lambda case, place, x: lambda: 0 * x.x})
+    assert "ours" not in row["times_us"] and "off" in row["left_out"]["ours"]
+    assert [reason for reason in row["failed"] if reason.startswith("ours")]
+
+
+def test_nan_is_wrong(place):
+    case, nan = Case("softmax", (3, 64), "fp32"), place.poisoned((3, 64), "fp32")
+    row = measure(case, place, peers=[], count=2, extra={"ours": lambda case, place, x: lambda: nan})
+    assert row["failed"]
+
+
+def test_a_peer_that_refuses_is_left_out_by_name(place):
+    def refuse(case, place, x):
+        raise LeftOut("no such thing here")
+
+    row = measure(Case("softmax", (3, 64), "fp32"), place, peers=["numpy", "fa4"], count=2, extra={"other": refuse})
+    assert row["left_out"]["other"] == "no such thing here" and "softmax" in row["left_out"]["fa4"]
+    assert row["failed"] == [] and "numpy" in row["ratios"]
+    assert "without other: no such thing here" in report.line(row)
+
+
+def test_bad_options(tmp_path):
+    for options in (["--op", "sort"], ["--op", "softmax", "--shape", "1,2,3"]):
+        with pytest.raises(SystemExit):
+            run(tmp_path, *options)
+
+
+def test_rotation_goes_round():
+    seen = []
+    rotation = timing.Rotation([lambda n=n: seen.append(n) for n in range(3)])
+    rotation.run(2)
+    rotation.run(5)
+    assert seen == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_every_round_begins_with_another():
+    order = []
+    pieces = {name: lambda name=name: order.append(name) or 1.0 for name in "abc"}
+    times = timing.rounds(pieces, 1)
+    assert order == list("abcbcacab") and {len(t) for t in times.values()} == {1}
+
+
+def test_lower_quartile():
+    assert timing.lower_quartile([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.5
+    assert timing.lower_quartile([7.0]) == 7.0
+
+
+def test_cold_sets_exceed_the_cache(place, monkeypatch):
+    place.cache = 10_000
+    row = measure(Case("softmax", (3, 64), "fp32"), place, peers=[], count=2)
+    assert row["sets"] * row["bytes"] >= 5 * place.cache
+
+
+def test_another_build(tmp_path, place):
+    from keyfold.peers.place import load_build
+
+    other = load_build("other", keyfold.library_path)
+    assert other.Op is not keyfold.Op
+    row = measure(Case("softmax", (3, 64), "fp32"), place, peers=[], count=2, builds={"other": other})
+    assert set(row["times_us"]) == {"keyfold", "other"} and "other" in row["ratios"]
+
+
+def test_plot(tmp_path, place):
+    pytest.importorskip("matplotlib")
+    row = measure(Case("softmax", (3, 64), "fp32"), place, peers=["numpy"], count=2)
+    written = report.plot(str(tmp_path / "peers.svg"), [row])
+    assert [name.rpartition(".")[2] for name in written] == ["svg", "png"]
+    assert all((tmp_path / name).stat().st_size > 1000 for name in written)
+
+
+def test_formulas_against_the_header():
+    """rope's angles and pairing, which the comparison would otherwise take from itself."""
+    x = np.random.default_rng(0).standard_normal((1, 1, 5, 8), dtype=np.float32)
+    from keyfold.peers.attention import rope_angles
+
+    theirs = formulas.rope(np, x[0, 0].astype(np.float64), rope_angles(Place("cpu"), 3, 5, 8))
+    np.testing.assert_allclose(theirs, keyfold.rope(x, position_offset=3)[0, 0], atol=1e-5)
