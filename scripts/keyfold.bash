@@ -16,9 +16,9 @@ _keyfold() {
     esac
     local options=
     case $command in
-        info) options="--ceilings --threads --json --help" ;;
+        info) options="--backend --ceilings --threads --json --help" ;;
         bench)
-            options="--shape --dtype --causal --no-residual --int8 --unpacked --threads --isa --seconds --quick --json --csv --model --help"
+            options="--backend --shape --dtype --causal --no-residual --int8 --unpacked --threads --isa --seconds --quick --json --csv --model --help"
             [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope linear merge model $options" ;;
         verify) options="--op --backend --isa --case --seed --random --threads --quick --part --after --limit --names --list --help" ;;
         generate) options="--model --prompt --ids --tokens --chat --system --temp --top-k --top-p --min-p --seed --threads --context --device --cache --rows --weights --activations --chunk --ignore-end --logits --json --help" ;;

@@ -20,6 +20,8 @@ typedef struct bench_options {
     int dtype_count;
     bool causal, plain, int8;
     int32_t threads, isa;
+    bool cuda;
+    const char *isa_name;
     double seconds;
     bench_format format;
     char dtype_text[200];
@@ -39,7 +41,10 @@ static int print_help(void) {
         "  --int8            linear or a model with 8-bit activations\n"
         "  --unpacked        linear over weights as they stand in a file\n"
         "  --threads N       default: all that the process may use\n"
-        "  --isa NAME        scalar, avx2, avx512, avx512bf16; default: the highest\n"
+        "  --backend NAME    cpu (the default) or cuda: cold (sets of tensors in turn, the L2 cache full of what was "
+        "only read), by\n"
+        "                    graph replay where a run takes under 30 us, beside ceilings for the same bytes\n"
+        "  --isa NAME        scalar, avx2, avx512, avx512bf16; default: the highest. On cuda: 80, 86, 89, 90\n"
         "  --seconds S       time for each row, default %g; --quick: %g\n"
 #if KF_HAVE_MODEL
         "  -m, --model FILE  with the speed table: also prompt and decoding of this GGUF model; OP model: these alone\n"
@@ -88,14 +93,22 @@ static int parse_dtypes(bench_options *o, const char *text) {
     return 0;
 }
 
-static int parse_isa(bench_options *o, const char *text) {
-    for (int isa = KF_ISA_SCALAR; text && isa <= KF_ISA_AVX512BF16; isa++) {
+static int parse_isa(bench_options *o) {
+    const char *text = o->isa_name;
+    int64_t number = 0;
+    if (!text) return 0;
+    if (o->cuda && kft_parse_int(text, 80, 1000, &number)) {
+        o->isa = (int32_t)number;
+        return 0;
+    }
+    for (int isa = KF_ISA_SCALAR; !o->cuda && isa <= KF_ISA_AVX512BF16; isa++) {
         if (strcmp(text, kf_isa_string(isa)) == 0) {
             o->isa = isa;
             return 0;
         }
     }
-    return kft_usage_error("bench: --isa %s is none of scalar, avx2, avx512, avx512bf16", text ? text : "");
+    return kft_usage_error("bench: --isa %s is none of %s", text,
+                           o->cuda ? "80, 86, 89, 90" : "scalar, avx2, avx512, avx512bf16");
 }
 
 static int parse_option(bench_options *o, int argc, char **argv, int *i) {
@@ -103,7 +116,16 @@ static int parse_option(bench_options *o, int argc, char **argv, int *i) {
     int64_t number = 0;
     if (kft_option(argc, argv, i, "--shape", NULL, &value)) return parse_shape(o, value);
     if (kft_option(argc, argv, i, "--dtype", NULL, &value)) return parse_dtypes(o, value);
-    if (kft_option(argc, argv, i, "--isa", NULL, &value)) return parse_isa(o, value);
+    if (kft_option(argc, argv, i, "--isa", NULL, &value)) {
+        if (!value) return kft_usage_error("bench: --isa needs a name");
+        o->isa_name = value;
+        return 0;
+    }
+    if (kft_option(argc, argv, i, "--backend", NULL, &value)) {
+        o->cuda = value && strcmp(value, "cuda") == 0;
+        if (o->cuda || (value && strcmp(value, "cpu") == 0)) return 0;
+        return kft_usage_error("bench: --backend %s is neither cpu nor cuda", value ? value : "");
+    }
     if (kft_option(argc, argv, i, "--threads", "-t", &value)) {
         if (!kft_parse_int(value, 1, 4096, &number))
             return kft_usage_error("bench: --threads %s is not in 1 to 4096", value ? value : "");
@@ -150,7 +172,10 @@ static int check_options(const bench_options *o) {
     if (o->plain && strcmp(name, "linear") != 0 && strcmp(name, "rmsnorm") != 0) {
         return kft_usage_error("bench: --no-residual goes with rmsnorm, --unpacked with linear");
     }
-    if (!o->op && (o->dtype_count || o->isa)) return kft_usage_error("bench: --dtype and --isa need an operation");
+    if (!o->op && (o->dtype_count || (o->isa && !o->cuda)))
+        return kft_usage_error("bench: --dtype and --isa need an operation");
+    if (o->cuda && o->model) return kft_usage_error("bench: --model is for the CPU");
+    if (o->cuda && !KF_HAVE_CUDA) return kft_error("bench: this build has no CUDA backend");
     if (o->op && o->model) return kft_usage_error("bench: --model goes with the speed table, which has no operation");
     for (int i = 0; i < o->dtype_count; i++) {
         if (!bench_dtype_known(o->op, o->dtypes[i]))
@@ -173,23 +198,43 @@ static int parse_options(bench_options *o, int argc, char **argv) {
         int status = parse_option(o, argc, argv, &i);
         if (status) return status;
     }
-    return check_options(o);
+    const int status = parse_isa(o);
+    return status ? status : check_options(o);
 }
 
 // ---- cases ----
+
+static kf_status time_case(const bench_case *c, double seconds, bench_row *row) {
+#if KF_HAVE_CUDA
+    if (c->cuda) return bench_time_cuda(c, seconds, row);
+#endif
+    return bench_time(c, seconds, row);
+}
+
+// A run that beats the best sample of a ceiling shows that one of the two was measured wrongly.
+static bool beats_ceiling(const bench_row *row) { return row->share * row->ceiling > row->ceiling_high; }
+
+// What a table goes on after: the backend does not have the case; it beats its ceiling.
+enum { NOT_THERE = -1, SUSPECT = -2 };
 
 static int run_case(const bench_case *c, double seconds, bench_format format) {
     if (c->op->work(c, KF_ISA_SCALAR).bytes > MAX_BYTES) {
         return kft_error("bench: %s of this shape needs more than %.0f GB", c->op->name, MAX_BYTES * 1e-9);
     }
     bench_row row;
-    kf_status status = bench_time(c, seconds, &row);
+    kf_status status = time_case(c, seconds, &row);
     if (status != KF_OK) {
         kft_progress(NULL);
+        if (status == KF_UNSUPPORTED && c->cuda) {
+            fprintf(stderr, "not there: %s %s: %s\n", c->op->name, c->dtype, kf_last_error());
+            return NOT_THERE;
+        }
         return kft_error("bench: %s", status == KF_OUT_OF_MEMORY ? "memory is short" : kf_last_error());
     }
     bench_print_row(format, &row);
-    return 0;
+    if (!c->cuda || !beats_ceiling(&row)) return 0;
+    kft_error("bench: %s %s is faster than its ceiling; one of the two is measured wrongly", row.op, row.dtype);
+    return SUSPECT;
 }
 
 // Every shape with every dtype.
@@ -203,13 +248,14 @@ static int run_op(const bench_options *o) {
                             .plain = o->plain,
                             .int8 = o->int8,
                             .isa = o->isa,
+                            .cuda = o->cuda,
                             .threads = o->threads};
             c.dtype = o->dtype_count ? o->dtypes[d] : fp32;
             memcpy(c.shape, o->shape_count ? o->shapes[s] : o->op->shape, sizeof c.shape);
             status = run_case(&c, o->seconds, o->format);
         }
     }
-    return status;
+    return status ? 1 : 0;
 }
 
 typedef struct speed_row {
@@ -254,7 +300,72 @@ static const speed_row speed_rows[] = {
     {"linear", "bf16", {1, 4096, 4096}, false, 0, 0, 0},
 };
 
+// On CUDA: the shapes that the peers were measured at. No share is asked: the peers are the measure.
+static const speed_row cuda_rows[] = {
+    // prefill
+    {.op = "attention", .dtype = "bf16", .shape = {1, 8, 8, 512, 512, 64}},
+    {.op = "attention", .dtype = "bf16", .shape = {1, 8, 8, 2048, 2048, 64}},
+    {.op = "attention", .dtype = "bf16", .shape = {4, 32, 32, 4096, 4096, 128}},
+    {.op = "attention", .dtype = "bf16", .shape = {1, 8, 8, 8192, 8192, 128}},
+    {.op = "attention", .dtype = "bf16", .shape = {2, 16, 16, 16384, 16384, 64}},
+    {.op = "attention", .dtype = "bf16", .shape = {1, 8, 8, 512, 512, 64}, .causal = true},
+    {.op = "attention", .dtype = "bf16", .shape = {1, 8, 8, 2048, 2048, 64}, .causal = true},
+    {.op = "attention", .dtype = "bf16", .shape = {4, 32, 32, 4096, 4096, 128}, .causal = true},
+    {.op = "attention", .dtype = "bf16", .shape = {1, 8, 8, 8192, 8192, 128}, .causal = true},
+    {.op = "attention", .dtype = "bf16", .shape = {2, 16, 16, 16384, 16384, 64}, .causal = true},
+    {.op = "attention", .dtype = "bf16", .shape = {2, 16, 16, 4096, 4096, 64}, .causal = true},
+    {.op = "attention", .dtype = "fp16", .shape = {4, 32, 32, 4096, 4096, 128}, .causal = true},
+    {.op = "attention", .dtype = "fp32", .shape = {1, 8, 8, 2048, 2048, 64}, .causal = true},
+    // decode
+    {.op = "attention", .dtype = "bf16", .shape = {1, 32, 32, 1, 8192, 128}},
+    {.op = "attention", .dtype = "bf16", .shape = {1, 32, 8, 1, 8192, 128}},
+    {.op = "attention", .dtype = "bf16", .shape = {1, 32, 8, 1, 1024, 128}},
+    {.op = "attention", .dtype = "bf16", .shape = {16, 32, 8, 1, 8192, 128}},
+    {.op = "attention", .dtype = "bf16", .shape = {64, 32, 8, 1, 8192, 128}},
+    // around it
+    {.op = "rmsnorm", .dtype = "bf16", .shape = {1, 4096}},
+    {.op = "rmsnorm", .dtype = "bf16", .shape = {4096, 4096}},
+    {.op = "rmsnorm", .dtype = "bf16", .shape = {16384, 2048}},
+    {.op = "rmsnorm", .dtype = "bf16", .shape = {8192, 8192}},
+    {.op = "rmsnorm", .dtype = "bf16", .shape = {32768, 4096}},
+    {.op = "swiglu", .dtype = "bf16", .shape = {4096, 11008}},
+    {.op = "swiglu", .dtype = "bf16", .shape = {8192, 14336}},
+    {.op = "swiglu", .dtype = "bf16", .shape = {32768, 5632}},
+    {.op = "softmax", .dtype = "bf16", .shape = {4096, 4096}},
+    {.op = "softmax", .dtype = "bf16", .shape = {16, 1048576}},
+    {.op = "softmax", .dtype = "fp32", .shape = {4096, 32000}},
+    {.op = "rope", .dtype = "bf16", .shape = {1, 32, 4096, 128}},
+    {.op = "merge", .dtype = "fp32", .shape = {8, 16384, 128}},
+    // one token of TinyLlama: q and o, gate and up, down, the vocabulary
+    {.op = "linear", .dtype = "bf16", .shape = {1, 2048, 2048}},
+    {.op = "linear", .dtype = "bf16", .shape = {1, 11264, 2048}},
+    {.op = "linear", .dtype = "bf16", .shape = {1, 2048, 5632}},
+    {.op = "linear", .dtype = "bf16", .shape = {1, 32000, 2048}},
+    {.op = "linear", .dtype = "q4_0", .shape = {1, 2048, 2048}},
+    {.op = "linear", .dtype = "q4_0", .shape = {1, 11264, 2048}},
+    {.op = "linear", .dtype = "q4_0", .shape = {1, 2048, 5632}},
+    {.op = "linear", .dtype = "q4_0", .shape = {1, 32000, 2048}},
+    {.op = "linear", .dtype = "bf16", .shape = {2048, 5632, 2048}},
+    {.op = "linear", .dtype = "q4_0", .shape = {2048, 5632, 2048}},
+};
+
+// Rows that the backend does not have are named and left out; a share above 100 % fails the run, at its end.
+static int run_cuda_table(const bench_options *o) {
+    int status = 0;
+    for (size_t i = 0; i < sizeof cuda_rows / sizeof cuda_rows[0]; i++) {
+        const speed_row *row = &cuda_rows[i];
+        bench_case c = {
+            .op = bench_op_find(row->op), .dtype = row->dtype, .causal = row->causal, .isa = o->isa, .cuda = true};
+        memcpy(c.shape, row->shape, sizeof c.shape);
+        const int found = run_case(&c, o->seconds, o->format);
+        if (found > 0) return found;
+        if (found == SUSPECT) status = 1;
+    }
+    return status;
+}
+
 static int run_table(const bench_options *o) {
+    if (o->cuda) return run_cuda_table(o);
     kf_context *context = NULL;
     kf_context_info info = {.size = sizeof info};
     if (kf_context_create(NULL, &context) != KF_OK) return kft_error("bench: %s", kf_last_error());

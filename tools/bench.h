@@ -22,6 +22,7 @@ typedef struct bench_case {
     bool plain;           // rmsnorm without a residual; linear over weights that are not packed
     bool int8;            // linear with 8-bit activations
     int32_t isa, threads; // 0: the context's defaults
+    bool cuda;            // on a CUDA device; isa is then a compute capability times ten
     double asked;         // the share that is asked for; 0: none
 } bench_case;
 
@@ -80,6 +81,9 @@ typedef struct bench_row {
     double ceiling_low, ceiling_high;
     double share, asked;
     double tokens_per_s; // of model rows; 0: not one
+    bool replay;         // timed by replaying a graph of many runs
+    int32_t sets;        // CUDA: sets of tensors that runs take in turn
+    bool warm;           // CUDA: all sets together fit the L2 cache
 } bench_row;
 
 // What a round runs: bench_rounds calls it with 0, 1, 2, ... and takes *seconds for its time; false ends the timing.
@@ -87,13 +91,20 @@ typedef struct bench_subject {
     bench_work work; // of one run
     bool (*run)(void *argument, int i, double *seconds);
     void *argument;
+    kft_ceilings *ceilings;                           // of the CPU; NULL: those that `sample` gives
+    double (*sample)(void *argument, kft_ceiling it); // 0: there is none
 } bench_subject;
 
 // Runs the subject and its ceilings in turn for about `budget` seconds and fills the measured fields of the row.
-bool bench_rounds(kft_ceilings *ceilings, const bench_subject *subject, double budget, bench_row *row);
+bool bench_rounds(const bench_subject *subject, double budget, bench_row *row);
 
 // Times the case for about `seconds`, kernel and ceilings in turn. On failure kf_last_error() says why.
 kf_status bench_time(const bench_case *c, double seconds, bench_row *row);
+// The row's names, shape and context; what it's measured to be stays open.
+void bench_name_row(const bench_case *c, const kf_context_info *info, bench_row *row);
+
+// (cuda/bench_cuda.c) The same on a CUDA device.
+kf_status bench_time_cuda(const bench_case *c, double seconds, bench_row *row);
 
 // Prompt and decoding of a GGUF model: a row each, by print. 0, or an exit status after a message.
 int bench_model(const char *path, int32_t threads, bool int8, double seconds,

@@ -116,7 +116,7 @@ static bench_row row_of(const subject_model *m, const char *op, bool int8) {
 static bool time_prefill(subject_model *m, bool int8, double seconds, bench_row *row) {
     double pairs = 0.5 * PROMPT * (PROMPT + 1.0);
     double attention = 4.0 * (double)(m->info.head_dim * m->info.heads * m->info.layers) * pairs;
-    bench_subject subject = {.run = run_prefill, .argument = m};
+    bench_subject subject = {.run = run_prefill, .argument = m, .ceilings = m->ceilings};
     subject.work = (bench_work){.bytes = (double)m->info.weight_bytes,
                                 .flops = 2.0 * PROMPT * m->matrix_weights + attention,
                                 .memory = KFT_CEILING_READ,
@@ -124,7 +124,7 @@ static bool time_prefill(subject_model *m, bool int8, double seconds, bench_row 
     if (int8 && !kft_ceiling_exists(m->ceilings, KFT_CEILING_INT8_DOT)) subject.work.compute = KFT_CEILING_FMA;
     *row = row_of(m, "prefill", int8);
     row->shape[0] = PROMPT;
-    if (!bench_rounds(m->ceilings, &subject, seconds, row)) return false;
+    if (!bench_rounds(&subject, seconds, row)) return false;
     row->tokens_per_s = PROMPT / (row->time_us * 1e-6);
     return true;
 }
@@ -133,7 +133,7 @@ static bool time_decode(subject_model *m, int64_t depth, bool int8, double secon
     m->depth = depth;
     if (!fill_cache(m)) return false;
     double positions = (double)depth + (DECODED + 1) / 2.0; // read by one token of a run, on average
-    bench_subject subject = {.run = run_decode, .argument = m};
+    bench_subject subject = {.run = run_decode, .argument = m, .ceilings = m->ceilings};
     subject.work =
         (bench_work){.bytes = (double)m->info.weight_bytes + positions * (double)m->info.kv_bytes_per_position,
                      .flops = 2.0 * m->matrix_weights,
@@ -142,7 +142,7 @@ static bool time_decode(subject_model *m, int64_t depth, bool int8, double secon
     *row = row_of(m, "decode", int8);
     row->shape[0] = 1;
     row->shape[1] = depth;
-    if (!bench_rounds(m->ceilings, &subject, seconds, row)) return false;
+    if (!bench_rounds(&subject, seconds, row)) return false;
     row->tokens_per_s = 1e6 / row->time_us;
     return true;
 }

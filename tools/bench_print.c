@@ -18,6 +18,7 @@ static bool unsteady(const bench_row *row) {
 static void write_note(const bench_row *row, char *text, size_t bytes) {
     text[0] = 0;
     if (row->share > 1) snprintf(text, bytes, "a share above 1 is suspect");
+    if (row->warm) snprintf(text + strlen(text), bytes - strlen(text), "%sin the L2 cache", text[0] ? "; " : "");
     if (unsteady(row)) {
         size_t n = strlen(text);
         snprintf(text + n, bytes - n, "%s%s ceiling varied: %.3g to %.3g", n ? "; " : "", row->ceiling_name,
@@ -41,7 +42,7 @@ void bench_print_begin(bench_format format) {
     if (format == BENCH_CSV) {
         puts("op,variant,backend,isa,dtype,shape,causal,threads,runs,time_us,time_us_min,time_us_max,gflops,gbps,"
              "ceiling_name,ceiling,"
-             "ceiling_low,ceiling_high,share,asked,tokens_per_s");
+             "ceiling_low,ceiling_high,share,asked,tokens_per_s,replay");
     }
     if (format == BENCH_TABLE) {
         printf("%-20s %-5s %-10s %-22s %2s %10s %10s %10s %8s %7s %-8s %8s %6s %6s\n", "op", "dtype", "isa", "shape",
@@ -65,6 +66,7 @@ static void print_json(const bench_row *row) {
            row->gflops, row->gbps, row->ceiling_name, row->ceiling, row->ceiling_low, row->ceiling_high, row->share);
     if (row->asked > 0) printf(", \"asked\": %.2f", row->asked);
     if (row->tokens_per_s > 0) printf(", \"tokens_per_s\": %.2f", row->tokens_per_s);
+    if (row->sets) printf(", \"replay\": %s, \"sets\": %d", row->replay ? "true" : "false", row->sets);
     printf(", \"note\": \"%s\"}", note);
 }
 
@@ -78,7 +80,7 @@ static void print_csv(const bench_row *row) {
     if (row->asked > 0) printf("%.2f", row->asked);
     putchar(',');
     if (row->tokens_per_s > 0) printf("%.2f", row->tokens_per_s);
-    putchar('\n');
+    printf(",%d\n", row->replay);
 }
 
 static void print_table(const bench_row *row) {
@@ -92,6 +94,7 @@ static void print_table(const bench_row *row) {
            row->isa, shape, row->threads, row->time_us, row->time_us_min, row->time_us_max, row->gflops, row->gbps,
            row->ceiling_name, row->ceiling, 100 * row->share, asked);
     if (row->tokens_per_s > 0) printf("  %.1f tokens/s", row->tokens_per_s);
+    if (row->replay) printf("  replay");
     printf("%s%s\n", note[0] ? "  " : "", note);
 }
 

@@ -61,7 +61,12 @@ static void fill_row(const bench_subject *subject, samples *time, samples rate[K
     row->share = (bound == work->memory ? row->gbps : row->gflops) / row->ceiling;
 }
 
-bool bench_rounds(kft_ceilings *ceilings, const bench_subject *subject, double budget, bench_row *row) {
+static double sample_of(const bench_subject *subject, kft_ceiling ceiling) {
+    return subject->ceilings ? kft_ceiling_sample(subject->ceilings, ceiling)
+                             : subject->sample(subject->argument, ceiling);
+}
+
+bool bench_rounds(const bench_subject *subject, double budget, bench_row *row) {
     const bench_work *work = &subject->work;
     samples time = {.count = 0}, rate[KFT_CEILING_COUNT] = {{.count = 0}};
     kft_ceiling order[] = {work->compute, work->memory == KFT_CEILING_COPY ? KFT_CEILING_COPY : KFT_CEILING_COUNT,
@@ -74,7 +79,7 @@ bool bench_rounds(kft_ceilings *ceilings, const bench_subject *subject, double b
     for (int i = 0; i < MAX_RUNS; i++) {
         if (spent > budget * (i < MIN_RUNS ? PATIENCE : 1) && i >= FEW_RUNS) break;
         for (int j = 0; j < 3; j++) {
-            if (order[j] != KFT_CEILING_COUNT) push(&rate[order[j]], kft_ceiling_sample(ceilings, order[j]));
+            if (order[j] != KFT_CEILING_COUNT) push(&rate[order[j]], sample_of(subject, order[j]));
         }
         if (!subject->run(subject->argument, i, &seconds)) return false;
         push(&time, seconds);
@@ -153,20 +158,24 @@ static const char *variant(const bench_case *c) {
     return c->int8 ? (c->plain ? "int8, unpacked" : "int8") : (c->plain ? "unpacked" : "");
 }
 
-static kf_status time_case(timing *t, double seconds, bench_row *row) {
-    const bench_case *c = t->c;
-    kf_context_info info = {.size = sizeof info};
-    kf_status status = kf_context_get_info(t->context, &info);
-    if (status != KF_OK) return status;
-    *row = (bench_row){.op = c->op->name, .backend = "cpu", .isa = kf_isa_string(info.isa), .dtype = c->dtype};
+void bench_name_row(const bench_case *c, const kf_context_info *info, bench_row *row) {
+    *row = (bench_row){.op = c->op->name, .backend = "cpu", .isa = kf_isa_string(info->isa), .dtype = c->dtype};
     row->variant = variant(c);
     memcpy(row->dims, c->op->dims, sizeof row->dims);
     memcpy(row->shape, c->shape, sizeof row->shape);
     row->causal = c->causal;
-    row->threads = info.threads;
+    row->threads = info->threads;
     row->asked = c->asked;
-    bench_subject subject = {.work = c->op->work(c, info.isa), .run = run_once, .argument = t};
-    return bench_rounds(t->ceilings, &subject, seconds, row) ? KF_OK : t->status;
+}
+
+static kf_status time_case(timing *t, double seconds, bench_row *row) {
+    kf_context_info info = {.size = sizeof info};
+    kf_status status = kf_context_get_info(t->context, &info);
+    if (status != KF_OK) return status;
+    bench_name_row(t->c, &info, row);
+    bench_subject subject = {
+        .work = t->c->op->work(t->c, info.isa), .run = run_once, .argument = t, .ceilings = t->ceilings};
+    return bench_rounds(&subject, seconds, row) ? KF_OK : t->status;
 }
 
 kf_status bench_time(const bench_case *c, double seconds, bench_row *row) {
