@@ -40,8 +40,10 @@ cat "$folder"/part-*.txt | awk '
     shown > 0 { print; shown--; next }
     /^keyfold: / { print }
     /^not run: / { n = $3; sub(/^not run: [0-9]+ cases /, ""); reasons[$0] += n }
+    /^kernel / && (!($4 in least) || $2 < least[$4]) { least[$4] = $2; smallest[$4] = $3 }
     /^verify: [0-9]+ cases, / { cases += $2; failed += $4 }
     END {
+        for (kernel in least) printf "kernel %d %s %s\n", least[kernel], smallest[kernel], kernel
         for (reason in reasons) printf "not run: %d cases %s\n", reasons[reason], reason
         printf "verify: %d cases, %d failed\n", cases, failed
         exit !(cases > 0 && failed == 0)

@@ -55,6 +55,9 @@ static void print_failure(const verify_run *run, const char *sentence) {
 
 static void print_end(const verify_run *run) {
     kft_progress(NULL);
+#if KF_HAVE_CUDA
+    if (run->kernels) kft_cuda_print_kernels();
+#endif
     for (size_t r = 0; r < sizeof run->not_run / sizeof *run->not_run && run->not_run[r].reason[0]; r++)
         printf("not run: %lld cases (%s)\n", (long long)run->not_run[r].count, run->not_run[r].reason);
     printf("verify: %lld cases, %lld failed\n", (long long)run->cases, (long long)run->failed);
@@ -104,8 +107,17 @@ static void catch_faults(verify_run *run) {
 #endif
 }
 
+static bool is_listed(const char *list, const char *name) {
+    const size_t length = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)); at += length) {
+        if ((at == list || at[-1] == '\n') && (at[length] == '\n' || at[length] == 0)) return true;
+    }
+    return false;
+}
+
 // --case NAME: that case, or all those below the folder NAME.
 static bool is_wanted(const verify_run *run, const char *name) {
+    if (run->listed && !is_listed(run->listed, name)) return false;
     if (!run->only) return true;
     const size_t length = strlen(run->only);
     if (strncmp(name, run->only, length) != 0) return false;
@@ -154,6 +166,9 @@ void verify_case(verify_run *run, verify_check *check, const void *row, const ch
     run->pool = (verify_pool){.random = hash_name(name, run->seed)};
     run->failure[0] = 0;
     run->skipped[0] = 0;
+#if KF_HAVE_CUDA
+    if (run->kernels) kft_cuda_watch_kernels(name);
+#endif
     alarm((unsigned)run->limit);
     bool good = check(run, row);
     alarm(0);
@@ -256,6 +271,9 @@ static const char HELP[] =
     "  --quick          large shapes scaled down\n"
     "  --part I/N       every Nth case, from the one of number I (0 to N - 1), so that N processes share the work\n"
     "  --after NAME     the cases that follow that one\n"
+    "  --cases FILE     the cases named in FILE, one a line\n"
+    "  --once           one call a case, as a tool like compute-sanitizer wants it\n"
+    "  --kernels        on cuda: names at the end each kernel that was launched, and the smallest case that does\n"
     "  --limit SECONDS  a case that takes longer has failed, and ends the run (default 0: none)\n"
     "  --names          names each case before it runs\n"
     "  --list           names the cases and runs nothing\n\n"
@@ -286,6 +304,20 @@ static int isa_of(const verify_run *run, const char *name) {
     return strcmp(name, "all") == 0 ? 0 : -1;
 }
 
+// The file's text; kept to the process's end. NULL where it can't be read.
+static char *read_cases(const char *path) {
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char *text = NULL;
+    if (file && fseek(file, 0, SEEK_END) == 0) {
+        const long bytes = ftell(file);
+        rewind(file);
+        text = bytes >= 0 ? calloc((size_t)bytes + 1, 1) : NULL;
+        if (text && fread(text, 1, (size_t)bytes, file) != (size_t)bytes) text[0] = 0;
+    }
+    if (file) fclose(file);
+    return text;
+}
+
 static bool parse_part(const char *text, verify_run *run) {
     char part[24] = "";
     const char *slash = text ? strchr(text, '/') : NULL;
@@ -306,6 +338,13 @@ static int parse(int argc, char **argv, verify_run *run, int *isa) {
             run->list = true;
         } else if (kft_flag(argv, i, "--names", NULL)) {
             run->names = true;
+        } else if (kft_flag(argv, i, "--once", NULL)) {
+            run->once = true;
+        } else if (kft_flag(argv, i, "--kernels", NULL)) {
+            run->kernels = true;
+        } else if (kft_option(argc, argv, &i, "--cases", NULL, &value)) {
+            if (!(run->listed = read_cases(value)))
+                return kft_usage_error("verify: --cases %s: the file can't be read", value ? value : "");
         } else if (kft_option(argc, argv, &i, "--part", NULL, &value)) {
             if (!parse_part(value, run)) return kft_usage_error("verify: --part needs I/N with 0 <= I < N");
         } else if (kft_option(argc, argv, &i, "--limit", NULL, &value)) {

@@ -93,6 +93,9 @@ typedef struct verify_run {
     int64_t random; // seeded random cases an operation
     int threads;
     bool quick, list, names;
+    bool once;           // one call a case, and the CPU's oracle alone
+    bool kernels;        // say at the end which case launches which kernel
+    char *listed;        // the names of the cases to run, one a line; NULL: all
     int64_t part, parts; // of the cases, every parts-th one from `part` on
     int64_t limit;       // seconds that a case may take; 0: any number
     const char *after;   // run nothing up to this case

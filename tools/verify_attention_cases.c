@@ -52,6 +52,7 @@ static const attention_case MASKS[] = {
     {.name = "window-unbounded", .flags = LEFT | RIGHT, .left = INT64_MAX, .right = INT64_MAX},
     {.name = "alibi", .with = ALIBI},
     {.name = "alibi-causal", .flags = CAUSAL, .with = ALIBI},
+    {.name = "scale-negative", .flags = CAUSAL, .scale = -0.25f},
     {.name = "softcap", .softcap = 3},
     {.name = "softcap-causal", .flags = CAUSAL, .softcap = 15, .scale = 0.5f},
     {.name = "sinks", .with = SINKS},
@@ -142,6 +143,39 @@ static void head_dim_cases(verify_run *run) {
             set_dtypes(&row, &DTYPES[d]);
             verify_case(run, check_attention, &row, "attention/head-dim/%lldx%lld/%s/%lld-queries", (long long)D,
                         (long long)(row.Dv ? row.Dv : D), row.q, (long long)row.Nq);
+        }
+    }
+}
+
+// V's head dim beside Q's, in the pairs that kernels are made for.
+static void head_dim_pair_cases(verify_run *run) {
+    static const struct {
+        int64_t D, Dv;
+    } PAIRS[] = {{192, 128}, {64, 128}, {128, 64}, {256, 64}, {96, 96}, {192, 192}};
+    for (int p = 0; p < COUNT(PAIRS) * COUNT(DTYPES); p++) {
+        for (int s = 0; s < 2; s++) {
+            attention_case row = {.B = 2, .H = 4, .Hkv = 1, .Nq = s ? 193 : 1, .Nk = 257, .flags = CAUSAL};
+            row.D = PAIRS[p / COUNT(DTYPES)].D, row.Dv = PAIRS[p / COUNT(DTYPES)].Dv;
+            set_dtypes(&row, &DTYPES[p % COUNT(DTYPES)]);
+            verify_case(run, check_attention, &row, "attention/head-dims/%lldx%lld/%s/%lld-queries", (long long)row.D,
+                        (long long)row.Dv, row.q, (long long)row.Nq);
+        }
+    }
+}
+
+// Lengths at and around the tiles of 16 to 128 rows and keys.
+static void size_cases(verify_run *run) {
+    static const struct {
+        int64_t Nq, Nk;
+    } LENGTH_PAIRS[] = {{1, 1},     {2, 16},   {16, 17},   {17, 1},    {63, 64},  {64, 63},  {65, 129}, {127, 128},
+                        {128, 127}, {129, 65}, {300, 500}, {500, 300}, {1, 4096}, {4, 1023}, {16, 257}};
+    for (int n = 0; n < COUNT(LENGTH_PAIRS) * COUNT(DTYPES); n++) {
+        for (int c = 0; c < 4; c++) {
+            attention_case row = {.H = 3, .D = c / 2 ? 128 : 64, .flags = c % 2 ? CAUSAL : 0};
+            row.Nq = LENGTH_PAIRS[n / COUNT(DTYPES)].Nq, row.Nk = LENGTH_PAIRS[n / COUNT(DTYPES)].Nk;
+            set_dtypes(&row, &DTYPES[n % COUNT(DTYPES)]);
+            verify_case(run, check_attention, &row, "attention/size/%lldx%lldx%lld/%s/%s", (long long)row.Nq,
+                        (long long)row.Nk, (long long)row.D, row.q, c % 2 ? "causal" : "full");
         }
     }
 }
@@ -314,6 +348,8 @@ void verify_attention(verify_run *run) {
     decode_cases(run);
     grid_cases(run);
     head_dim_cases(run);
+    head_dim_pair_cases(run);
+    size_cases(run);
     mix_cases(run);
     way_cases(run);
     random_cases(run);

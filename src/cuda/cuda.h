@@ -61,6 +61,10 @@ void kf_cuda_divert(cudaStream_t stream); // this thread's launches go there; NU
 kf_status kf_cuda_launch(const kf_cuda_device *device, const void *function, const kf_cuda_launch_shape *shape,
                          const void *argument, const char *what);
 
+// For a tool that wants to know which kernels its calls launch: called before each launch with its threads over all blocks. NULL:
+// nobody asks. Set it while nothing is launched.
+extern void (*kf_cuda_launch_seen)(const void *function, int64_t threads);
+
 // Enqueues ops one after another. The device is the thread's current one.
 kf_status kf_cuda_enqueue(kf_op *const *ops, int64_t count, char *workspace); // backend.c
 

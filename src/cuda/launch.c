@@ -35,6 +35,8 @@ cudaStream_t kf_cuda_stream(const kf_cuda_device *device) { return diverted ? di
 
 void kf_cuda_divert(cudaStream_t stream) { diverted = stream; }
 
+void (*kf_cuda_launch_seen)(const void *function, int64_t threads);
+
 kf_status kf_cuda_launch(const kf_cuda_device *device, const void *function, const kf_cuda_launch_shape *shape,
                          const void *argument, const char *what) {
     cudaLaunchAttribute attributes[2];
@@ -50,5 +52,6 @@ kf_status kf_cuda_launch(const kf_cuda_device *device, const void *function, con
         attributes[config.numAttrs++] = (cudaLaunchAttribute){.id = cudaLaunchAttributeClusterDimension,
                                                               .val.clusterDim = {(unsigned)shape->cluster, 1, 1}};
     void *arguments[1] = {(void *)(uintptr_t)argument};
+    if (kf_cuda_launch_seen) kf_cuda_launch_seen(function, shape->blocks * shape->threads);
     return kf_cuda_check(cudaLaunchKernelExC(&config, function, arguments), what);
 }

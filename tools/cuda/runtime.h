@@ -16,6 +16,11 @@ int kft_cuda_device_count(void);
 void *kft_cuda_stream(void);
 void kft_cuda_stream_destroy(void *stream);
 
+// Notes the kernels of the backend that are launched from now on as those of `name`, which is copied.
+void kft_cuda_watch_kernels(const char *name);
+// A line for each kernel: "kernel THREADS NAME KERNEL", NAME being the one with the fewest threads over all blocks.
+void kft_cuda_print_kernels(void);
+
 // Captures what `enqueue` puts on the stream into *graph, ready to be launched. enqueue's own status is returned where it isn't KF_OK.
 kf_status kft_cuda_capture(void *stream, kf_status (*enqueue)(void *argument), void *argument, void **graph);
 kf_status kft_cuda_graph_launch(void *graph, void *stream);
