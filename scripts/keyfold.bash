@@ -2,7 +2,7 @@
 _keyfold() {
     local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "info bench verify generate tokenize --help --version" -- "$word"))
+        COMPREPLY=($(compgen -W "info bench profile verify generate tokenize --help --version" -- "$word"))
         return
     fi
     case $previous in
@@ -20,7 +20,10 @@ _keyfold() {
         bench)
             options="--backend --shape --dtype --causal --no-residual --int8 --unpacked --threads --isa --seconds --quick --json --csv --model --help"
             [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope linear merge model $options" ;;
-        verify) options="--op --backend --isa --case --seed --random --threads --quick --part --after --limit --names --list --help" ;;
+        profile)
+            options="--from --shape --dtype --causal --no-residual --int8 --unpacked --help"
+            [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope linear merge $options" ;;
+        verify) options="--op --backend --isa --case --seed --random --threads --quick --part --after --limit --cases --once --kernels --names --list --help" ;;
         generate) options="--model --prompt --ids --tokens --chat --system --temp --top-k --top-p --min-p --seed --threads --context --device --cache --rows --weights --activations --chunk --ignore-end --logits --json --help" ;;
         tokenize) options="--model --prompt --plain --json --help" ;;
     esac

@@ -20,7 +20,7 @@ typedef struct bench_options {
     int dtype_count;
     bool causal, plain, int8;
     int32_t threads, isa;
-    bool cuda;
+    bool cuda, profiled;
     const char *isa_name;
     double seconds;
     bench_format format;
@@ -50,6 +50,7 @@ static int print_help(void) {
         "  -m, --model FILE  with the speed table: also prompt and decoding of this GGUF model; OP model: these alone\n"
         "  OP model with --backend cuda: a token's step on a GPU; it has a --help of its own\n"
 #endif
+        "  --profiled        one run between the marks that a profiler looks for; keyfold profile uses it\n"
         "  --json, --csv     instead of a table\n",
         bench_op_names(), SECONDS, QUICK_SECONDS);
     return 0;
@@ -147,6 +148,7 @@ static int parse_option(bench_options *o, int argc, char **argv, int *i) {
                  : kft_flag(argv, *i, "--no-residual", NULL) ? &o->plain
                  : kft_flag(argv, *i, "--unpacked", NULL)    ? &o->plain
                  : kft_flag(argv, *i, "--int8", NULL)        ? &o->int8
+                 : kft_flag(argv, *i, "--profiled", NULL)    ? &o->profiled
                                                              : NULL;
     if (flag) {
         *flag = true;
@@ -175,6 +177,7 @@ static int check_options(const bench_options *o) {
     if (!o->op && (o->dtype_count || (o->isa && !o->cuda)))
         return kft_usage_error("bench: --dtype and --isa need an operation");
     if (o->cuda && o->model) return kft_usage_error("bench: --model is for the CPU");
+    if (o->profiled && !(o->cuda && o->op)) return kft_usage_error("bench: --profiled goes with an operation on cuda");
     if (o->cuda && !KF_HAVE_CUDA) return kft_error("bench: this build has no CUDA backend");
     if (o->op && o->model) return kft_usage_error("bench: --model goes with the speed table, which has no operation");
     for (int i = 0; i < o->dtype_count; i++) {
@@ -206,6 +209,7 @@ static int parse_options(bench_options *o, int argc, char **argv) {
 
 static kf_status time_case(const bench_case *c, double seconds, bench_row *row) {
 #if KF_HAVE_CUDA
+    if (c->profiled) return bench_profile_cuda(c);
     if (c->cuda) return bench_time_cuda(c, seconds, row);
 #endif
     return bench_time(c, seconds, row);
@@ -231,6 +235,7 @@ static int run_case(const bench_case *c, double seconds, bench_format format) {
         }
         return kft_error("bench: %s", status == KF_OUT_OF_MEMORY ? "memory is short" : kf_last_error());
     }
+    if (c->profiled) return 0;
     bench_print_row(format, &row);
     if (!c->cuda || !beats_ceiling(&row)) return 0;
     kft_error("bench: %s %s is faster than its ceiling; one of the two is measured wrongly", row.op, row.dtype);
@@ -249,6 +254,7 @@ static int run_op(const bench_options *o) {
                             .int8 = o->int8,
                             .isa = o->isa,
                             .cuda = o->cuda,
+                            .profiled = o->profiled,
                             .threads = o->threads};
             c.dtype = o->dtype_count ? o->dtypes[d] : fp32;
             memcpy(c.shape, o->shape_count ? o->shapes[s] : o->op->shape, sizeof c.shape);

@@ -22,6 +22,7 @@ typedef struct bench_case {
     bool plain;           // rmsnorm without a residual; linear over weights that are not packed
     bool int8;            // linear with 8-bit activations
     int32_t isa, threads; // 0: the context's defaults
+    bool profiled;        // one run, for a profiler
     bool cuda;            // on a CUDA device; isa is then a compute capability times ten
     double asked;         // the share that is asked for; 0: none
 } bench_case;
@@ -103,8 +104,9 @@ kf_status bench_time(const bench_case *c, double seconds, bench_row *row);
 // The row's names, shape and context; what it's measured to be stays open.
 void bench_name_row(const bench_case *c, const kf_context_info *info, bench_row *row);
 
-// (cuda/bench_cuda.c) The same on a CUDA device.
+// (cuda/bench_cuda.c) The same on a CUDA device; and one run between the marks that a profiler looks for, after some that warm up.
 kf_status bench_time_cuda(const bench_case *c, double seconds, bench_row *row);
+kf_status bench_profile_cuda(const bench_case *c);
 
 // Prompt and decoding of a GGUF model: a row each, by print. 0, or an exit status after a message.
 int bench_model(const char *path, int32_t threads, bool int8, double seconds,

@@ -14,6 +14,7 @@
 // The subcommands. argv[0] is the subcommand's name.
 int kft_info(int argc, char **argv);
 int kft_bench(int argc, char **argv);
+int kft_profile(int argc, char **argv);
 int kft_verify(int argc, char **argv);
 int kft_generate(int argc, char **argv);
 int kft_tokenize(int argc, char **argv);

@@ -176,15 +176,15 @@ static kf_status time_case(timing *t, double seconds, bench_row *row) {
     return KF_OK;
 }
 
-kf_status bench_time_cuda(const bench_case *c, double seconds, bench_row *row) {
-    timing *t = calloc(1, sizeof *t);
-    if (!t) return KF_OUT_OF_MEMORY;
+static kf_status open_timing(timing *t, const bench_case *c) {
     t->c = c;
     kf_status status = make_context(t);
     if (status == KF_OK) t->work = c->op->work(c, t->info.isa);
     if (status == KF_OK) status = make_sets(t);
-    if (status == KF_OK) status = make_op(t);
-    if (status == KF_OK) status = time_case(t, seconds, row);
+    return status == KF_OK ? make_op(t) : status;
+}
+
+static void close_timing(timing *t) {
     if (t->context) (void)kf_context_synchronize(t->context);
     kft_cuda_graph_destroy(t->graph);
     kf_op_destroy(t->op);
@@ -197,5 +197,33 @@ kf_status bench_time_cuda(const bench_case *c, double seconds, bench_row *row) {
     kft_cuda_stream_destroy(t->stream);
     kft_buffer_free(t->host);
     free(t);
+}
+
+kf_status bench_time_cuda(const bench_case *c, double seconds, bench_row *row) {
+    timing *t = calloc(1, sizeof *t);
+    if (!t) return KF_OUT_OF_MEMORY;
+    kf_status status = open_timing(t, c);
+    if (status == KF_OK) status = time_case(t, seconds, row);
+    close_timing(t);
+    return status;
+}
+
+kf_status bench_profile_cuda(const bench_case *c) {
+    enum { WARM_UP = 3 };
+    timing *t = calloc(1, sizeof *t);
+    if (!t) return KF_OUT_OF_MEMORY;
+    kf_status status = open_timing(t, c);
+    for (int n = 0; n < WARM_UP && status == KF_OK; n++) status = run_next(t);
+    if (status == KF_OK) {
+        kft_cuda_flush(t->ceilings);
+        status = kf_context_synchronize(t->context);
+    }
+    if (status == KF_OK) {
+        kft_cuda_profiler(true);
+        status = run_next(t);
+        if (status == KF_OK) status = kf_context_synchronize(t->context);
+        kft_cuda_profiler(false);
+    }
+    close_timing(t);
     return status;
 }

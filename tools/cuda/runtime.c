@@ -3,6 +3,7 @@
 // Streams and graphs for the tools: see runtime.h.
 #include "runtime.h"
 
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 
 #include <stdio.h>
@@ -32,6 +33,8 @@ void *kft_cuda_stream(void) {
 void kft_cuda_stream_destroy(void *stream) {
     if (stream) cudaStreamDestroy((cudaStream_t)stream);
 }
+
+void kft_cuda_profiler(bool on) { (void)(on ? cudaProfilerStart() : cudaProfilerStop()); }
 
 kf_status kft_cuda_capture(void *stream, kf_status (*enqueue)(void *argument), void *argument, void **graph) {
     cudaGraph_t captured = NULL;

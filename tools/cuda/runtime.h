@@ -21,6 +21,9 @@ void kft_cuda_watch_kernels(const char *name);
 // A line for each kernel: "kernel THREADS NAME KERNEL", NAME being the one with the fewest threads over all blocks.
 void kft_cuda_print_kernels(void);
 
+// The marks between which a profiler looks.
+void kft_cuda_profiler(bool on);
+
 // Captures what `enqueue` puts on the stream into *graph, ready to be launched. enqueue's own status is returned where it isn't KF_OK.
 kf_status kft_cuda_capture(void *stream, kf_status (*enqueue)(void *argument), void *argument, void **graph);
 kf_status kft_cuda_graph_launch(void *graph, void *stream);
