@@ -57,8 +57,9 @@ struct kft_cuda_ceilings {
     cudaStream_t stream;
     cudaEvent_t begin, end;
     cudaDeviceProp device;
-    char *buffer;
-    size_t buffer_bytes, place; // where the next launch begins
+    char *buffer;               // what samples walk, then what a flush reads
+    size_t buffer_bytes, place; // of the first part; where in it the next launch begins
+    size_t flush_bytes;
     uint32_t *sink;
     probe memory[2]; // copy, read
     kft_cuda_product *product;
@@ -160,11 +161,13 @@ kft_cuda_ceilings *kft_cuda_ceilings_open(void *stream) {
     c->stream = (cudaStream_t)stream;
     bool good = cudaGetDevice(&device) == cudaSuccess && cudaGetDeviceProperties(&c->device, device) == cudaSuccess;
     c->buffer_bytes = (size_t)BUFFER_L2S * (size_t)c->device.l2CacheSize;
-    good = good && cudaMalloc((void **)&c->buffer, c->buffer_bytes) == cudaSuccess &&
+    c->flush_bytes = (size_t)FLUSH_L2S * (size_t)c->device.l2CacheSize;
+    good = good && cudaMalloc((void **)&c->buffer, c->buffer_bytes + c->flush_bytes) == cudaSuccess &&
            cudaMalloc((void **)&c->sink, sizeof *c->sink) == cudaSuccess && cudaEventCreate(&c->begin) == cudaSuccess &&
            cudaEventCreate(&c->end) == cudaSuccess;
     if (good) {
-        fill_random<<<1024, THREADS, 0, c->stream>>>((uint32_t *)c->buffer, (int64_t)(c->buffer_bytes / 4));
+        fill_random<<<1024, THREADS, 0, c->stream>>>((uint32_t *)c->buffer,
+                                                     (int64_t)((c->buffer_bytes + c->flush_bytes) / 4));
         good = cudaStreamSynchronize(c->stream) == cudaSuccess;
     }
     if (good) return c;
@@ -189,9 +192,8 @@ size_t kft_cuda_l2_bytes(const kft_cuda_ceilings *c) { return (size_t)c->device.
 void kft_cuda_flush(kft_cuda_ceilings *c) {
     probe p = {};
     p.kernel = READS[0];
-    const int64_t words = (int64_t)FLUSH_L2S * c->device.l2CacheSize / 16;
-    // The end of the buffer, which samples come to last.
-    launch(c, p, {(const uint4 *)(c->buffer + c->buffer_bytes) - words, nullptr, words, c->sink});
+    const int64_t words = (int64_t)(c->flush_bytes / 16);
+    launch(c, p, {(const uint4 *)(c->buffer + c->buffer_bytes), nullptr, words, c->sink});
 }
 
 double kft_cuda_seconds(kft_cuda_ceilings *c, bool (*enqueue)(void *argument), void *argument) {
