@@ -163,6 +163,10 @@ kf_status verify_op_run(verify_run *run, kf_op *op, verify_workspace *workspace)
 kf_status verify_sequence_run(verify_run *run, kf_sequence *sequence, verify_workspace *workspace);
 // CUDA: the run is captured into a graph, on run->captured, and the graph is launched. plain_call: one call is captured, not a planned op.
 kf_status verify_captured_run(verify_run *run, const kf_args *args, bool plain_call, bool *intact);
+// CUDA: a planned run is captured once; for each step `change` changes inputs, and the graph must give the bits of a call. The pool's
+// snapshot is taken before.
+bool verify_captured_steps(verify_run *run, const kf_args *args, int steps, void (*change)(void *argument, int step),
+                           void *argument);
 // The device's twin of the oracle for all rows, on the mirrors as they are; false where it failed.
 bool verify_device_oracle(verify_run *run, const kf_attention_args *args, double *o, double *lse, double *naive);
 // (cuda/verify_cases.c) The cases of memory, streams and tensors of other devices.

@@ -261,17 +261,30 @@ static kf_status launch_and_wait(verify_run *run, void *graph) {
     return from_device(run, run->captured, status);
 }
 
-kf_status verify_captured_run(verify_run *run, const kf_args *args, bool plain_call, bool *intact) {
-    captured c = {.run = run, .args = plain_call ? args : NULL};
-    void *graph = NULL;
-    size_t bytes = 0;
+// A planned run, or one call, as a graph.
+static kf_status capture(verify_run *run, const kf_args *args, bool plain_call, captured *c, void **graph) {
     kf_status status = KF_OK;
+    size_t bytes = 0;
+    *c = (captured){.run = run, .args = plain_call ? args : NULL};
+    *graph = NULL;
     if (!plain_call) {
-        status = verify_op_create(run, run->captured, args, &c.op);
-        if (status == KF_OK) status = kf_op_workspace_size(c.op, &bytes);
-        if (status == KF_OK) status = verify_workspace_open(run, bytes, &c.workspace);
+        status = verify_op_create(run, run->captured, args, &c->op);
+        if (status == KF_OK) status = kf_op_workspace_size(c->op, &bytes);
+        if (status == KF_OK) status = verify_workspace_open(run, bytes, &c->workspace);
     }
-    if (status == KF_OK) status = kft_cuda_capture(run->stream, enqueue, &c, &graph);
+    return status == KF_OK ? kft_cuda_capture(run->stream, enqueue, c, graph) : status;
+}
+
+static void drop(captured *c, void *graph) {
+    kft_cuda_graph_destroy(graph);
+    verify_workspace_close(c->run, &c->workspace);
+    kf_op_destroy(c->op);
+}
+
+kf_status verify_captured_run(verify_run *run, const kf_args *args, bool plain_call, bool *intact) {
+    captured c;
+    void *graph = NULL;
+    kf_status status = capture(run, args, plain_call, &c, &graph);
     // The first launch's outputs are replaced: what counts is that a graph may be launched again.
     if (status == KF_OK) status = launch_and_wait(run, graph);
     verify_pool_restore(&run->pool);
@@ -279,10 +292,28 @@ kf_status verify_captured_run(verify_run *run, const kf_args *args, bool plain_c
     if (!plain_call) status = workspace_back(run, &c.workspace, status);
     if (!plain_call && status == KF_OK) *intact = verify_workspace_intact(&c.workspace);
     if (status != KF_OK && kft_cuda_error()[0]) verify_fail(run, "a graph: %s", kft_cuda_error());
-    kft_cuda_graph_destroy(graph);
-    verify_workspace_close(run, &c.workspace);
-    kf_op_destroy(c.op);
+    drop(&c, graph);
     return status;
+}
+
+bool verify_captured_steps(verify_run *run, const kf_args *args, int steps, void (*change)(void *argument, int step),
+                           void *argument) {
+    captured c;
+    void *graph = NULL;
+    bool good = verify_status(run, capture(run, args, false, &c, &graph), "capturing");
+    for (int step = 0; good && step < steps; step++) {
+        change(argument, step);
+        good = verify_status(run, launch_and_wait(run, graph), "the graph");
+        verify_pool_keep_first(&run->pool);
+        verify_pool_restore(&run->pool);
+        good = good && verify_status(run, verify_call(run, run->context[0], args), "a call");
+        const verify_buffer *differs = verify_pool_differs(&run->pool);
+        if (good && differs)
+            good = verify_fail(run, "step %d: %s has other bits from the graph than from a call", step, differs->name);
+        verify_pool_restore(&run->pool);
+    }
+    drop(&c, graph);
+    return good;
 }
 
 bool verify_device_oracle(verify_run *run, const kf_attention_args *args, double *o, double *lse, double *naive) {

@@ -85,6 +85,20 @@ static bool check_lengths_out_of_range(verify_run *run, const void *row) {
     return differs ? verify_fail(run, "%s is not what the nearest lengths in range give", differs->name) : true;
 }
 
+static void next_lengths(void *argument, int step) {
+    static const double LENGTHS[][2] = {{NK, NK}, {1, 0}, {17, 333}, {NK - 1, 64}};
+    set_lengths(argument, LENGTHS[step][0], LENGTHS[step][1]);
+}
+
+// A captured run stays valid as lengths change.
+static bool check_lengths_of_a_graph(verify_run *run, const void *row) {
+    attention a;
+    if (!make_attention(run, *(const int64_t *)row, &a)) return false;
+    set_lengths(&a, NK, NK);
+    verify_pool_snapshot(&run->pool);
+    return verify_captured_steps(run, &a.args.head, 4, next_lengths, &a);
+}
+
 // ------------------------------------------------------------------------------------------------------ other devices
 
 static bool refused(verify_run *run, const kf_context *context, const kf_attention_args *args, const char *what) {
@@ -131,6 +145,7 @@ void verify_device(verify_run *run) {
     verify_case(run, check_memory_in_capture, NULL, "device/memory-in-a-capture");
     const int64_t rows[] = {1, 5, 100};
     for (int r = 0; r < 3; r++) {
+        verify_case(run, check_lengths_of_a_graph, &rows[r], "device/lengths-of-a-graph/%lld", (long long)rows[r]);
         verify_case(run, check_lengths_out_of_range, &rows[r], "device/lengths-out-of-range/%lld", (long long)rows[r]);
     }
     verify_case(run, check_tensors_elsewhere, NULL, "device/tensors-elsewhere");
