@@ -42,7 +42,7 @@ format:
 	$(SOURCES) | xargs clang-format -i
 
 lint: configure
-	$(SOURCES) | grep '\.c$$' | grep -v '^tests/' | xargs clang-tidy --quiet -p $(BUILD)
+	@sh scripts/lint.sh $(BUILD)
 
 clean:
 	rm -rf $(BUILD) $(BUILD).log

@@ -38,6 +38,7 @@ if [ "$goal" = ci ]; then
     have git || need git
     have clang || need clang
     have clang-format || need clang-format
+    have clang-tidy || need clang-tidy
     # The sanitizers' and the fuzzer's run-time libraries
     ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer* >/dev/null 2>&1 || wish "$(apt-cache search --names-only '^libclang-rt-[0-9]+-dev$' 2>/dev/null | sort -t- -k3 -n | sed -n '1s/ .*//p')"
 fi
@@ -69,7 +70,7 @@ trap 'rm -f "$log"' EXIT
 retries=1
 apt() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o Acquire::Retries=$retries "$@" </dev/null >"$log" 2>&1; }
 reason() { grep -m 1 '^E:' "$log" || grep -m 1 '^W:' "$log" || tail -n 1 "$log"; }
-known() { apt-cache show "$1" >/dev/null 2>&1; }
+known() { LC_ALL=C apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'; }
 
 echo "keyfold: installing $*"
 if ! apt -o APT::Update::Error-Mode=any update; then

@@ -58,12 +58,12 @@ static size_t cache_level_bytes(int index) {
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
     FILE *file = fopen(path, "r");
     if (!file) return 0;
-    long long size = 0;
-    char unit = 0;
-    int fields = fscanf(file, "%lld%c", &size, &unit);
+    char text[32] = "", *unit;
+    const bool read = fgets(text, sizeof text, file) != NULL;
     fclose(file);
-    if (fields < 1 || size <= 0) return 0;
-    return (size_t)size << (fields == 2 && unit == 'K' ? 10 : fields == 2 && unit == 'M' ? 20 : 0);
+    const long long size = strtoll(text, &unit, 10); // such as "32768K"
+    if (!read || size <= 0) return 0;
+    return (size_t)size << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : 0);
 }
 
 size_t kft_cache_bytes(void) {

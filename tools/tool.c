@@ -18,7 +18,8 @@ static void say(const char *format, va_list arguments) {
     fputc('\n', stderr);
 }
 
-int kft_usage_error(const char *format, ...) {
+// In brackets, for the analyzer has macros of these names (tool.h).
+int(kft_usage_error)(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     say(format, arguments);
@@ -26,7 +27,7 @@ int kft_usage_error(const char *format, ...) {
     return 2;
 }
 
-int kft_error(const char *format, ...) {
+int(kft_error)(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     say(format, arguments);

@@ -22,6 +22,10 @@ int kft_tokenize(int argc, char **argv);
 // Print "keyfold: SENTENCE" on stderr and return the exit status.
 int kft_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2))); // 2
 int kft_error(const char *format, ...) __attribute__((format(printf, 1, 2)));       // 1
+#if defined(__clang_analyzer__) // which, file by file, can't know that they are never 0
+#define kft_usage_error(...) 2
+#define kft_error(...) 1
+#endif
 
 // Is argv[*i] the option `name` (or its short form, which may be NULL)? Then true, and *value is its value: what
 // follows "=", or the next argument, past which *i is moved; NULL where none is left. kft_flag is for options without a

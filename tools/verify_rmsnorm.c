@@ -52,7 +52,7 @@ static bool check_rmsnorm(verify_run *run, const void *pointer) {
         sum = x;
     else if (row->sum)
         sum = verify_tensor(pool, "sum", VERIFY_OUTPUT, verify_dtype(row->sum), row->layout, 3, shape);
-    if (pool->exhausted) return false;
+    if (pool->exhausted || !x || !y) return false;
     verify_fill_normal(pool, x, row->deviation != 0 ? row->deviation : 1);
     if (residual) verify_fill_normal(pool, residual, row->deviation != 0 ? row->deviation : 1);
     if (weight) verify_fill_normal(pool, weight, 1);

@@ -177,7 +177,7 @@ kf_status kf_op_bind(kf_op *op, const kf_args *args) {
     KF_TRY(compare_views(class, (const kf_view *)&op->problem, (const kf_view *)&problem));
     KF_TRY(compare_weights(class, weight_of(class, &op->problem), weight_of(class, &problem)));
     if (memcmp((const char *)&op->problem + class->options_offset, (const char *)&problem + class->options_offset,
-               class->options_size))
+               class->options_size) != 0)
         return kf_fail(KF_INVALID_ARGUMENT, "%s: an option differs from the planned one; plan a new op", class->name);
     op->problem = problem;
     op->bound = atomic_fetch_add_explicit(&bindings, 1, memory_order_relaxed) + 1;

@@ -9,7 +9,8 @@ enum { ITEMS_FEW = 256, ITEMS_TILES = 32 };
 // Keys of the shortest split: below, the state costs as much as the keys. With fixed_split the length is one constant.
 enum { SPLIT_MIN_FEW = 256, SPLIT_MIN_TILES = 1024, SPLIT_FIXED_FEW = 1024 };
 
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+// b is a limit of the backend or a number of rows: never 0.
+static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); } // NOLINT
 static int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
 // The rows of a tile: as many as the backend allows, fewer where that leaves too few items.

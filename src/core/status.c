@@ -10,7 +10,8 @@
 
 static _Thread_local char last_error[512];
 
-kf_status kf_fail(kf_status status, const char *format, ...) {
+// In brackets, for the analyzer has a macro of this name (internal.h).
+kf_status(kf_fail)(kf_status status, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(last_error, sizeof last_error, format, arguments);

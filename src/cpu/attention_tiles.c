@@ -22,8 +22,9 @@ typedef struct tile_scratch {
     size_t bytes;
 } tile_scratch;
 
+// The next part of the memory at base; where base is NULL, only bytes are counted.
 static void *take(char *base, size_t *at, int64_t bytes) {
-    void *part = base ? base + *at : NULL;
+    void *part = (void *)((uintptr_t)base + *at);
     *at += (size_t)kf_padded(bytes, 64);
     return part;
 }
@@ -75,7 +76,7 @@ static void begin(const kf_attention_call *call, const kf_tile_kernels *tiles, c
         t->d[r] = 0.0f;
     }
     memset(t->o, 0, (size_t)(padded * kf_padded(call->problem->options.Dv, call->kernels->lanes)) * sizeof *t->o);
-    memset(t->p, 0, (size_t)(KF_ROW_GROUP * KF_SCORE_STRIDE * tiles->element_bytes));
+    memset(t->p, 0, (size_t)KF_ROW_GROUP * KF_SCORE_STRIDE * (size_t)tiles->element_bytes);
 }
 
 // The keys of a block that some row of the group sees, as positions in the block, widened to whole panels.

@@ -225,7 +225,7 @@ KF_INLINE void ask_for(const char *p, const int bytes) {
 
 KF_INLINE void quant_tile(const int type, const int R, const int D, const kf_linear_tile *tile) {
     const kf_unit u = kf_unit_of(type);
-    const int blocks = u.values / KF_BLOCK_SMALL, share = u.bytes / blocks;
+    const int blocks = u.values / KF_BLOCK_SMALL, share = u.bytes / blocks; // NOLINT: a quantised type has blocks
     for (int s = 0; s < tile->panels * STRIPS; s++) {
         const char *unit = tile->w + s / STRIPS * tile->panel_bytes;
         const kf_x_block *x = tile->x;

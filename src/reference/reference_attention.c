@@ -86,10 +86,11 @@ static void load_keys(workspace *w, int64_t b, int64_t hkv) {
     const kf_rope_params *rope = w->args->flags & KF_ATTENTION_ROPE_K ? &w->args->rope : NULL;
     const int64_t length = key_length(w->args, b);
     for (int64_t j = 0; j < length; j++) {
-        load_row(w, w->args->k, b, hkv, j, rope, (double)j, w->k + j * w->D);
+        double *k = w->k + j * w->D;
+        load_row(w, w->args->k, b, hkv, j, rope, (double)j, k);
         load_row(w, w->args->v, b, hkv, j, NULL, 0, w->v + j * w->Dv);
+        for (int64_t e = 0; w->rounded && e < w->D; e++) k[e] = ref_round(*w->rounded, k[e]);
     }
-    for (int64_t e = 0; w->rounded && e < length * w->D; e++) w->k[e] = ref_round(*w->rounded, w->k[e]);
     w->cached = b * w->Hkv + hkv;
 }
 
