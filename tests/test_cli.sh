@@ -90,6 +90,9 @@ works bench softmax --shape 16,64 --seconds 0 --csv
 [ "$(wc -l <"$work/out")" -eq 2 ] || complain "bench --csv has not two lines"
 works bench attention --shape 1,4,2,64,64,64 --shape 1,4,2,1,64,64 --dtype fp32,bf16 --causal --seconds 0 --threads 1 --isa scalar
 [ "$(wc -l <"$work/out")" -eq 5 ] || complain "bench of two shapes and two dtypes has not five lines"
+works bench softmax --shape 16,64 --seconds 0 --isa all --csv
+"$keyfold" info --json >"$work/info" 2>/dev/null
+grep -q "\"isa_highest\": \"$(tail -n 1 "$work/out" | tr ',' '\n' | grep -E '^(scalar|avx.*)$')\"" "$work/info" || complain "bench --isa all does not end with the highest"
 refused 1 'H = 5' bench attention --shape 1,5,2,64,64,64 --seconds 0 # 5 query heads, 2 KV heads
 
 # A full disk is a failure.

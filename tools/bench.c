@@ -5,11 +5,14 @@
 #include <string.h>
 
 #include "bench.h"
+#include "core/internal.h"
 
 enum { MAX_LIST = 16 };
 // A case larger than this would spend minutes in filling memory alone.
 static const double MAX_BYTES = 16e9;
 static const double SECONDS = 1.0, QUICK_SECONDS = 0.1;
+
+enum { EVERY_ISA = -1 };
 
 typedef struct bench_options {
     const bench_op *op; // NULL: the speed table, or the model alone
@@ -44,7 +47,8 @@ static int print_help(void) {
         "  --backend NAME    cpu (the default) or cuda: cold (sets of tensors in turn, the L2 cache full of what was "
         "only read), by\n"
         "                    graph replay where a run takes under 30 us, beside ceilings for the same bytes\n"
-        "  --isa NAME        scalar, avx2, avx512, avx512bf16; default: the highest. On cuda: 80, 86, 89, 90\n"
+        "  --isa NAME        scalar, avx2, avx512, avx512bf16; default: the highest; all: each of this\n"
+        "                    machine in turn. On cuda: 80, 86, 89, 90\n"
         "  --seconds S       time for each row, default %g; --quick: %g\n"
 #if KF_HAVE_MODEL
         "  -m, --model FILE  with the speed table: also prompt and decoding of this GGUF model; OP model: these alone\n"
@@ -102,6 +106,10 @@ static int parse_isa(bench_options *o) {
         o->isa = (int32_t)number;
         return 0;
     }
+    if (!o->cuda && strcmp(text, "all") == 0) {
+        o->isa = EVERY_ISA;
+        return 0;
+    }
     for (int isa = KF_ISA_SCALAR; !o->cuda && isa <= KF_ISA_AVX512BF16; isa++) {
         if (strcmp(text, kf_isa_string(isa)) == 0) {
             o->isa = isa;
@@ -109,7 +117,7 @@ static int parse_isa(bench_options *o) {
         }
     }
     return kft_usage_error("bench: --isa %s is none of %s", text,
-                           o->cuda ? "80, 86, 89, 90" : "scalar, avx2, avx512, avx512bf16");
+                           o->cuda ? "80, 86, 89, 90" : "scalar, avx2, avx512, avx512bf16, all");
 }
 
 static int parse_option(bench_options *o, int argc, char **argv, int *i) {
@@ -243,7 +251,7 @@ static int run_case(const bench_case *c, double seconds, bench_format format) {
 }
 
 // Every shape with every dtype.
-static int run_op(const bench_options *o) {
+static int run_shapes(const bench_options *o, int32_t isa) {
     static const char *const fp32 = "fp32";
     int status = 0, shapes = o->shape_count ? o->shape_count : 1, dtypes = o->dtype_count ? o->dtype_count : 1;
     for (int s = 0; s < shapes && !status; s++) {
@@ -252,7 +260,7 @@ static int run_op(const bench_options *o) {
                             .causal = o->causal,
                             .plain = o->plain,
                             .int8 = o->int8,
-                            .isa = o->isa,
+                            .isa = isa,
                             .cuda = o->cuda,
                             .profiled = o->profiled,
                             .threads = o->threads};
@@ -262,6 +270,13 @@ static int run_op(const bench_options *o) {
         }
     }
     return status ? 1 : 0;
+}
+
+static int run_op(const bench_options *o) {
+    if (o->isa != EVERY_ISA) return run_shapes(o, o->isa);
+    int status = 0;
+    for (int32_t isa = KF_ISA_SCALAR; isa <= (int32_t)kf_cpu_isa() && !status; isa++) status = run_shapes(o, isa);
+    return status;
 }
 
 typedef struct speed_row {
