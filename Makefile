@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The front door: everything here is a line of CMake or a script of scripts/, for those who have the tools.
 # On a fresh Debian or Ubuntu `sh demo.sh` and `sh test.sh` install what is missing first.
 #

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Builds keyfold, fetches a small model, asks it two questions and times attention on this machine.
 set -e
 cd "$(dirname "$0")"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # nvcc, the kernels' flags, and what a program that holds the backend links to. Included where KEYFOLD_CUDA is not OFF.
 include(CheckLanguage)
 check_language(CUDA)

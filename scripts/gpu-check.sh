@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # For a person with a GPU: builds keyfold with its CUDA backend, proves it there, and measures it.
 #
 #   sh scripts/gpu-check.sh            every stage that has not been done yet

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, on Debian and Ubuntu.
 #
 #   sh scripts/install-deps.sh build|demo|test|ci

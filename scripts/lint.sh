@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # clang-tidy over what a configured build compiles, but for the tests (their headers expand to what it warns of). Settings: .clang-tidy.
 #
 #   sh scripts/lint.sh BUILD

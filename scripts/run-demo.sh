@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The demo itself, after the build: two questions to the model, then attention timed on this machine.
 set -u
 build=${1:-build}

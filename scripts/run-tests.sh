@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs the tests of a finished build and counts them.
 #
 #   sh scripts/run-tests.sh BUILD quick|all

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs `keyfold verify` in several processes side by side and adds up what they found.
 #
 #   sh scripts/verify-parts.sh KEYFOLD PROCESSES FOLDER [verify's options]

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Fuzzes the GGUF reader and the tokeniser with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer:
 #
 #   sh tests/fuzz.sh [SECONDS]     60 if not given

@@ -15,6 +15,7 @@ def lines(values, form, per_line):
 
 def main():
     random = np.random.default_rng(20)
+    print("// SPDX-License-Identifier: Apache-2.0")
     print("// Made by tests/make_blocks.py: random blocks, and their values by the gguf package.")
     print("// clang-format off")
     for name in TYPES:

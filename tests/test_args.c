@@ -343,11 +343,90 @@ static void row_operations(void **state) {
     expect(kf_merge_states(context, &merge), KF_INVALID_ARGUMENT, "lse_parts has shape");
 }
 
+// An output that overlaps another tensor in part, in every operation: refused, nothing written.
+static void outputs_overlap(void **state) {
+    (void)state;
+    const int64_t rows[2] = {4, 16}, heads[4] = {1, 2, 2, 16}, one[1] = {16}, parts[3] = {1, 4, 16},
+                  lse_shape[2] = {1, 4}, ids_shape[1] = {4};
+    int32_t ids[4] = {0};
+    for (size_t i = 3000; i < 4100; i++) memory[i] = 7.0f;
+    const kf_tensor x = kf_tensor_cpu(memory + 3000, fp32, 2, rows), y = kf_tensor_cpu(memory + 3016, fp32, 2, rows),
+                    h = kf_tensor_cpu(memory + 3000, fp32, 4, heads), g = kf_tensor_cpu(memory + 3016, fp32, 4, heads),
+                    apart = kf_tensor_cpu(memory + 3200, fp32, 2, rows),
+                    far = kf_tensor_cpu(memory + 3400, fp32, 4, heads), w = kf_tensor_cpu(memory + 3016, fp32, 1, one),
+                    p = kf_tensor_cpu(memory + 3000, fp32, 3, parts),
+                    lse = kf_tensor_cpu(memory + 3600, fp32, 2, lse_shape), i = kf_tensor_cpu(ids, int32, 1, ids_shape);
+    const kf_weight weight = {
+        .type = KF_WEIGHT_F32, .rows = 16, .cols = 16, .data = memory + 3016, .bytes = 16 * 16 * sizeof(float)};
+
+    kf_softmax_args softmax;
+    kf_softmax_args_init(&softmax);
+    softmax.x = &x, softmax.y = &y;
+    expect(kf_softmax(context, &softmax), KF_INVALID_ARGUMENT, "y overlaps x");
+    kf_rmsnorm_args norm;
+    kf_rmsnorm_args_init(&norm);
+    norm.x = &x, norm.y = &y;
+    expect(kf_rmsnorm(context, &norm), KF_INVALID_ARGUMENT, "y overlaps x");
+    norm.y = &x, norm.weight = &w;
+    expect(kf_rmsnorm(context, &norm), KF_INVALID_ARGUMENT, "y overlaps weight");
+    norm.weight = NULL, norm.sum = &x;
+    expect(kf_rmsnorm(context, &norm), KF_INVALID_ARGUMENT, "y overlaps sum");
+    kf_swiglu_args swiglu;
+    kf_swiglu_args_init(&swiglu);
+    swiglu.gate = &apart, swiglu.up = &x, swiglu.y = &y;
+    expect(kf_swiglu(context, &swiglu), KF_INVALID_ARGUMENT, "y overlaps up");
+    kf_rope_args rope;
+    kf_rope_args_init(&rope);
+    rope.x = &h, rope.y = &g, rope.rope.pairing = KF_ROPE_NEOX;
+    expect(kf_rope(context, &rope), KF_INVALID_ARGUMENT, "y overlaps x");
+    kf_kv_append_args append;
+    kf_kv_append_args_init(&append);
+    append.k = append.v = &far, append.k_cache = &h, append.v_cache = &g;
+    expect(kf_kv_append(context, &append), KF_INVALID_ARGUMENT, "k_cache overlaps v_cache");
+    append.k_cache = &far;
+    expect(kf_kv_append(context, &append), KF_INVALID_ARGUMENT, "k_cache overlaps k");
+    kf_merge_states_args merge;
+    kf_merge_states_args_init(&merge);
+    merge.o_parts = &p, merge.lse_parts = &lse, merge.o = &x;
+    expect(kf_merge_states(context, &merge), KF_INVALID_ARGUMENT, "o overlaps o_parts");
+    kf_linear_args linear;
+    kf_linear_args_init(&linear);
+    linear.x = &x, linear.y = &x, linear.weight = &weight;
+    expect(kf_linear(context, &linear), KF_INVALID_ARGUMENT, "y overlaps");
+    kf_embedding_args embedding;
+    kf_embedding_args_init(&embedding);
+    embedding.table = &weight, embedding.ids = &i, embedding.y = &y;
+    expect(kf_embedding(context, &embedding), KF_INVALID_ARGUMENT, "y overlaps");
+}
+
+// Numbers that no kernel could use, and integers that are right only in 32 bits.
+static void values_out_of_range(void **state) {
+    (void)state;
+    int64_t lengths[1] = {((int64_t)1 << 32) + 2};
+    const kf_dtype int64 = KF_INT64;
+    SPOILT((c.lengths_tensor.dtype = int64, c.lengths_tensor.data = lengths), KF_INVALID_ARGUMENT,
+           "key_lengths[0] is 4294967298; it must be 0 to Nk = 5");
+    SPOILT(c.args.softcap = INFINITY, KF_INVALID_ARGUMENT, "softcap is inf");
+#define ROPE(change, part)                                                                                             \
+    SPOILT((c.args.flags = KF_ATTENTION_ROPE_Q, c.args.rope.pairing = KF_ROPE_NEOX, change), KF_INVALID_ARGUMENT, part)
+    ROPE(c.args.rope.base = (double)NAN, "rope.base is nan");
+    ROPE(c.args.rope.base = -1, "rope.base is -1");
+    ROPE((c.args.rope.scaling = KF_ROPE_SCALING_LINEAR, c.args.rope.factor = (double)INFINITY), "rope.factor is inf");
+    ROPE((c.args.rope.scaling = KF_ROPE_SCALING_YARN, c.args.rope.factor = 2), "rope.original_context is 0");
+    ROPE((c.args.rope.scaling = KF_ROPE_SCALING_LLAMA3, c.args.rope.factor = 2, c.args.rope.original_context = 100,
+          c.args.rope.low_freq_factor = 4, c.args.rope.high_freq_factor = 1),
+         "rope.high_freq_factor is 1; it must be above");
+    ROPE(c.args.rope.scaling = 9, "rope.scaling is 9");
+    ROPE(c.args.rope.pairing = 9, "pairing is 9");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_shapes), cmocka_unit_test(attention_strides), cmocka_unit_test(attention_values),
-        cmocka_unit_test(struct_sizes),     cmocka_unit_test(contexts),          cmocka_unit_test(binding),
+        cmocka_unit_test(attention_shapes), cmocka_unit_test(attention_strides),
+        cmocka_unit_test(attention_values), cmocka_unit_test(struct_sizes),
+        cmocka_unit_test(contexts),         cmocka_unit_test(binding),
         cmocka_unit_test(weights),          cmocka_unit_test(row_operations),
+        cmocka_unit_test(outputs_overlap),  cmocka_unit_test(values_out_of_range),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The command line: help and version, errors as one sentence with status 2, bench and info as a user reads them and as JSON.
 set -u
 keyfold=$KEYFOLD_BUILD/keyfold

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The shared library exports kf_ symbols alone, all that the header declares; and calls nothing that ends the process or writes to a stream.
 set -eu
 library=$KEYFOLD_BUILD/libkeyfold.so

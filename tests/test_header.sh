@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The public header compiles by itself as C11 and as C++11, with every warning an error; includes nothing but the standard's headers; and
 # declares nothing outside kf_ and KF_.
 set -eu

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Installs into a staging folder and builds a C program against it three ways: pkg-config (shared and static) and CMake. The program calls
 # the library and says its version.
 set -eu

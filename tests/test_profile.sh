@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # keyfold profile over a table as ncu --csv --page raw --print-units base writes it: numbers found by their names, sentences beside them.
 set -u
 keyfold=$KEYFOLD_BUILD/keyfold

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The README's C example, its first ```c block, compiles with warnings as errors and runs.
 set -eu
 readme=$KEYFOLD_SOURCE/README.md

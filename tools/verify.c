@@ -326,62 +326,78 @@ static bool parse_part(const char *text, verify_run *run) {
     return kft_parse_int(slash + 1, 1, 1 << 20, &run->parts) && kft_parse_int(part, 0, run->parts - 1, &run->part);
 }
 
+// What an option without a value sets; NULL for any other.
+static bool *flag_of(verify_run *run, char **argv, int i) {
+    return kft_flag(argv, i, "--quick", NULL)     ? &run->quick
+           : kft_flag(argv, i, "--list", NULL)    ? &run->list
+           : kft_flag(argv, i, "--names", NULL)   ? &run->names
+           : kft_flag(argv, i, "--once", NULL)    ? &run->once
+           : kft_flag(argv, i, "--kernels", NULL) ? &run->kernels
+                                                  : NULL;
+}
+
+// The numbers, among others. Exit status 0, or that of a wrong command line.
+static int parse_number(int argc, char **argv, int *i, verify_run *run) {
+    const char *value = NULL;
+    int64_t number = 0;
+    if (kft_option(argc, argv, i, "--part", NULL, &value))
+        return parse_part(value, run) ? 0 : kft_usage_error("verify: --part needs I/N with 0 <= I < N");
+    if (kft_option(argc, argv, i, "--limit", NULL, &value)) {
+        if (!kft_parse_int(value, 0, 86400, &run->limit))
+            return kft_usage_error("verify: --limit needs a number of seconds");
+    } else if (kft_option(argc, argv, i, "--seed", NULL, &value)) {
+        if (!kft_parse_int(value, 0, INT64_MAX, &number))
+            return kft_usage_error("verify: --seed needs a number from 0");
+        run->seed = (uint64_t)number;
+    } else if (kft_option(argc, argv, i, "--random", NULL, &value)) {
+        if (!kft_parse_int(value, 0, 1000000, &run->random))
+            return kft_usage_error("verify: --random needs a number to 1000000");
+    } else if (kft_option(argc, argv, i, "--threads", NULL, &value)) {
+        if (!kft_parse_int(value, 1, 1024, &number))
+            return kft_usage_error("verify: --threads needs a number from 1 to 1024");
+        run->threads = (int)number;
+    } else {
+        return kft_usage_error("verify: unknown option \"%s\"; keyfold verify --help lists them", argv[*i]);
+    }
+    return 0;
+}
+
+static int parse_option(int argc, char **argv, int *i, verify_run *run, const char **isa_name) {
+    const char *value = NULL;
+    if (kft_option(argc, argv, i, "--op", NULL, &value)) {
+        run->op = value;
+        return value && known_operation(value)
+                   ? 0
+                   : kft_usage_error("verify: --op %s: no such operation", value ? value : "");
+    }
+    if (kft_option(argc, argv, i, "--backend", NULL, &value)) {
+        run->backend = value;
+        run->device = value && strcmp(value, "cuda") == 0;
+        if (run->device || (value && strcmp(value, "cpu") == 0)) return 0;
+        return kft_usage_error("verify: --backend %s: cpu and cuda are there", value ? value : "");
+    }
+    if (kft_option(argc, argv, i, "--cases", NULL, &value)) {
+        run->listed = read_cases(value);
+        return run->listed ? 0 : kft_usage_error("verify: --cases %s: the file can't be read", value ? value : "");
+    }
+    if (kft_option(argc, argv, i, "--isa", NULL, isa_name))
+        return *isa_name ? 0 : kft_usage_error("verify: --isa needs a name");
+    if (kft_option(argc, argv, i, "--case", NULL, &run->only))
+        return run->only ? 0 : kft_usage_error("verify: --case needs a name");
+    if (kft_option(argc, argv, i, "--after", NULL, &run->after))
+        return run->after ? 0 : kft_usage_error("verify: --after needs a case's name");
+    return parse_number(argc, argv, i, run);
+}
+
 // Reads the command line into run. Returns -1 to go on, otherwise the exit status.
 static int parse(int argc, char **argv, verify_run *run, int *isa) {
-    const char *value = NULL, *isa_name = NULL;
+    const char *isa_name = NULL;
     for (int i = 1; i < argc; i++) {
-        int64_t number = 0;
         if (kft_flag(argv, i, "--help", "-h")) return fputs(HELP, stdout), 0;
-        if (kft_flag(argv, i, "--quick", NULL)) {
-            run->quick = true;
-        } else if (kft_flag(argv, i, "--list", NULL)) {
-            run->list = true;
-        } else if (kft_flag(argv, i, "--names", NULL)) {
-            run->names = true;
-        } else if (kft_flag(argv, i, "--once", NULL)) {
-            run->once = true;
-        } else if (kft_flag(argv, i, "--kernels", NULL)) {
-            run->kernels = true;
-        } else if (kft_option(argc, argv, &i, "--cases", NULL, &value)) {
-            if (!(run->listed = read_cases(value)))
-                return kft_usage_error("verify: --cases %s: the file can't be read", value ? value : "");
-        } else if (kft_option(argc, argv, &i, "--part", NULL, &value)) {
-            if (!parse_part(value, run)) return kft_usage_error("verify: --part needs I/N with 0 <= I < N");
-        } else if (kft_option(argc, argv, &i, "--limit", NULL, &value)) {
-            if (!kft_parse_int(value, 0, 86400, &run->limit))
-                return kft_usage_error("verify: --limit needs a number of seconds");
-        } else if (kft_option(argc, argv, &i, "--after", NULL, &value)) {
-            if (!value) return kft_usage_error("verify: --after needs a case's name");
-            run->after = value;
-        } else if (kft_option(argc, argv, &i, "--op", NULL, &value)) {
-            if (!value || !known_operation(value))
-                return kft_usage_error("verify: --op %s: no such operation", value ? value : "");
-            run->op = value;
-        } else if (kft_option(argc, argv, &i, "--backend", NULL, &value)) {
-            run->device = value && strcmp(value, "cuda") == 0;
-            if (!run->device && (!value || strcmp(value, "cpu") != 0))
-                return kft_usage_error("verify: --backend %s: cpu and cuda are there", value ? value : "");
-            run->backend = value;
-        } else if (kft_option(argc, argv, &i, "--isa", NULL, &value)) {
-            if (!value) return kft_usage_error("verify: --isa needs a name");
-            isa_name = value;
-        } else if (kft_option(argc, argv, &i, "--case", NULL, &value)) {
-            if (!value) return kft_usage_error("verify: --case needs a name");
-            run->only = value;
-        } else if (kft_option(argc, argv, &i, "--seed", NULL, &value)) {
-            if (!kft_parse_int(value, 0, INT64_MAX, &number))
-                return kft_usage_error("verify: --seed needs a number from 0");
-            run->seed = (uint64_t)number;
-        } else if (kft_option(argc, argv, &i, "--random", NULL, &value)) {
-            if (!kft_parse_int(value, 0, 1000000, &run->random))
-                return kft_usage_error("verify: --random needs a number to 1000000");
-        } else if (kft_option(argc, argv, &i, "--threads", NULL, &value)) {
-            if (!kft_parse_int(value, 1, 1024, &number))
-                return kft_usage_error("verify: --threads needs a number from 1 to 1024");
-            run->threads = (int)number;
-        } else {
-            return kft_usage_error("verify: unknown option \"%s\"; keyfold verify --help lists them", argv[i]);
-        }
+        bool *flag = flag_of(run, argv, i);
+        if (flag) *flag = true;
+        const int status = flag ? 0 : parse_option(argc, argv, &i, run, &isa_name);
+        if (status) return status;
     }
     *isa = isa_of(run, isa_name);
     if (*isa < 0) return kft_usage_error("verify: --isa %s: not an ISA", isa_name);

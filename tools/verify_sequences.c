@@ -92,71 +92,92 @@ static void add_rope(layer *l, const kf_tensor *q) {
     args->x = args->y = q, args->position_offset = 7, args->rope.pairing = KF_ROPE_NEOX;
 }
 
-// embedding -> norm -> q, kv -> rope, append -> attention -> projection -> residual norm -> gate and up -> SwiGLU -> down -> softmax.
-static bool build(verify_run *run, const layer_case *row, layer *l) {
+static bool make_weights(layer *l, const layer_case *row) {
+    return verify_weight(&l->run->pool, &VERIFY_WEIGHTS[row->weight], VOCABULARY, 2 * WIDTH, 0, &l->table) &&
+           new_weight(l, row, WIDTH, 2 * WIDTH, &l->weights[0]) &&
+           new_weight(l, row, 2 * HKV * D, 2 * WIDTH, &l->weights[1]) &&
+           new_weight(l, row, 2 * WIDTH, INNER, &l->weights[2]) &&
+           new_weight(l, row, 2 * INNER, 2 * WIDTH, &l->weights[3]);
+}
+
+// What goes from one operation to the next.
+typedef struct layer_tensors {
+    kf_tensor *h, *norm, *q, *kv, *k_cache, *v_cache, *attended, *projected, *gate_up;
+} layer_tensors;
+
+static bool make_tensors(layer *l, const layer_case *row, layer_tensors *t) {
     const kf_dtype f32 = KF_FP32, cache = verify_dtype(row->dtype);
     const int64_t T = row->T;
-    *l = (layer){.run = run, .T = T};
-    if (!verify_weight(&run->pool, &VERIFY_WEIGHTS[row->weight], VOCABULARY, 2 * WIDTH, 0, &l->table)) return false;
-    if (!new_weight(l, row, WIDTH, 2 * WIDTH, &l->weights[0]) ||
-        !new_weight(l, row, 2 * HKV * D, 2 * WIDTH, &l->weights[1]))
-        return false;
-    if (!new_weight(l, row, 2 * WIDTH, INNER, &l->weights[2]) ||
-        !new_weight(l, row, 2 * INNER, 2 * WIDTH, &l->weights[3]))
-        return false;
+    verify_pool *pool = &l->run->pool;
     l->ids = new_tensor(l, "ids", VERIFY_INPUT, (kf_dtype)KF_INT32, 1, T, 0, 0, 0);
     l->slots = new_tensor(l, "slots", VERIFY_INPUT, (kf_dtype)KF_INT64, 1, 1, 0, 0, 0);
     l->lengths = new_tensor(l, "lengths", VERIFY_INPUT, (kf_dtype)KF_INT32, 1, 1, 0, 0, 0);
-    kf_tensor *h = new_tensor(l, "h", VERIFY_OUTPUT, f32, 2, T, 2 * WIDTH, 0, 0),
-              *norm = new_tensor(l, "norm", VERIFY_OUTPUT, f32, 2, T, 2 * WIDTH, 0, 0);
-    kf_tensor *q = new_tensor(l, "q", VERIFY_OUTPUT, f32, 2, T, WIDTH, 0, 0),
-              *kv = new_tensor(l, "kv", VERIFY_OUTPUT, f32, 2, T, 2 * HKV * D, 0, 0);
-    kf_tensor *k_cache = new_tensor(l, "k_cache", VERIFY_IN_PLACE, cache, 4, 1, HKV, CAPACITY, D);
-    kf_tensor *v_cache = new_tensor(l, "v_cache", VERIFY_IN_PLACE, cache, 4, 1, HKV, CAPACITY, D);
-    kf_tensor *attended = new_tensor(l, "attended", VERIFY_OUTPUT, f32, 2, T, INNER, 0, 0);
-    kf_tensor *projected = new_tensor(l, "projected", VERIFY_OUTPUT, f32, 2, T, 2 * WIDTH, 0, 0);
-    kf_tensor *gate_up = new_tensor(l, "gate_up", VERIFY_OUTPUT, f32, 2, T, 2 * INNER, 0, 0);
+    t->h = new_tensor(l, "h", VERIFY_OUTPUT, f32, 2, T, 2 * WIDTH, 0, 0);
+    t->norm = new_tensor(l, "norm", VERIFY_OUTPUT, f32, 2, T, 2 * WIDTH, 0, 0);
+    t->q = new_tensor(l, "q", VERIFY_OUTPUT, f32, 2, T, WIDTH, 0, 0);
+    t->kv = new_tensor(l, "kv", VERIFY_OUTPUT, f32, 2, T, 2 * HKV * D, 0, 0);
+    t->k_cache = new_tensor(l, "k_cache", VERIFY_IN_PLACE, cache, 4, 1, HKV, CAPACITY, D);
+    t->v_cache = new_tensor(l, "v_cache", VERIFY_IN_PLACE, cache, 4, 1, HKV, CAPACITY, D);
+    t->attended = new_tensor(l, "attended", VERIFY_OUTPUT, f32, 2, T, INNER, 0, 0);
+    t->projected = new_tensor(l, "projected", VERIFY_OUTPUT, f32, 2, T, 2 * WIDTH, 0, 0);
+    t->gate_up = new_tensor(l, "gate_up", VERIFY_OUTPUT, f32, 2, T, 2 * INNER, 0, 0);
     l->y = new_tensor(l, "y", VERIFY_OUTPUT, f32, 2, T, INNER, 0, 0);
-    if (run->pool.exhausted) return false;
-    verify_fill_uniform(&run->pool, l->ids, 0, VOCABULARY - 0.01);
-    verify_fill_normal(&run->pool, k_cache, 1);
-    verify_fill_normal(&run->pool, v_cache, 1);
-    verify_fill_value(attended, 0); // attention writes half of each row
+    if (pool->exhausted) return false;
+    verify_fill_uniform(pool, l->ids, 0, VOCABULARY - 0.01);
+    verify_fill_normal(pool, t->k_cache, 1);
+    verify_fill_normal(pool, t->v_cache, 1);
+    verify_fill_value(t->attended, 0); // attention writes half of each row
+    return true;
+}
 
-    kf_embedding_args *embedding = &l->args[l->count++].embedding;
-    kf_embedding_args_init(embedding);
-    embedding->table = &l->table, embedding->ids = l->ids, embedding->y = h;
-    kf_rmsnorm_args *first = &l->args[l->count++].rmsnorm;
-    kf_rmsnorm_args_init(first);
-    first->x = h, first->y = norm;
-    add_linear(l, norm, &l->weights[0], q);
-    add_linear(l, norm, &l->weights[1], kv);
-    add_rope(l, as_heads(l, q, H));
+// kv's heads to the cache: its first half is k, the second v.
+static void add_append(layer *l, const layer_tensors *t) {
     kf_kv_append_args *append = &l->args[l->count++].kv_append;
     kf_kv_append_args_init(append);
-    const kf_tensor *k_and_v = as_heads(l, kv, 2 * HKV);
+    const kf_tensor *k_and_v = as_heads(l, t->kv, 2 * HKV);
     kf_tensor *k = &l->views[l->view_count++], *v = &l->views[l->view_count++];
     *k = *v = *k_and_v;
-    l->shapes[1][1] = HKV; // k and v are the halves of kv's heads
+    l->shapes[1][1] = HKV;
     const int64_t half[4] = {0, HKV, 0, 0};
     v->data = ref_address(k_and_v, half), v->byte_offset = 0;
-    append->k = k, append->v = v, append->k_cache = k_cache, append->v_cache = v_cache, append->slots = l->slots;
+    append->k = k, append->v = v, append->k_cache = t->k_cache, append->v_cache = t->v_cache, append->slots = l->slots;
     append->rope.pairing = KF_ROPE_NEOX;
+}
+
+static void add_attention(layer *l, const layer_tensors *t) {
     kf_attention_args *attention = &l->args[l->count++].attention;
     kf_attention_args_init(attention);
-    kf_tensor *o = (kf_tensor *)(uintptr_t)as_heads(l, attended, H);
+    kf_tensor *o = (kf_tensor *)(uintptr_t)as_heads(l, t->attended, H);
     l->strides[l->view_count - 1][2] = INNER;
-    attention->q = &l->views[0], attention->k = k_cache, attention->v = v_cache, attention->o = o,
+    attention->q = &l->views[0], attention->k = t->k_cache, attention->v = t->v_cache, attention->o = o;
     attention->key_lengths = l->lengths;
     attention->flags = KF_ATTENTION_CAUSAL;
-    add_linear(l, attended, &l->weights[2], projected);
+}
+
+// embedding -> norm -> q, kv -> rope, append -> attention -> projection -> residual norm -> gate and up -> SwiGLU -> down -> softmax.
+static bool build(verify_run *run, const layer_case *row, layer *l) {
+    layer_tensors t;
+    *l = (layer){.run = run, .T = row->T};
+    if (!make_weights(l, row) || !make_tensors(l, row, &t)) return false;
+    kf_embedding_args *embedding = &l->args[l->count++].embedding;
+    kf_embedding_args_init(embedding);
+    embedding->table = &l->table, embedding->ids = l->ids, embedding->y = t.h;
+    kf_rmsnorm_args *first = &l->args[l->count++].rmsnorm;
+    kf_rmsnorm_args_init(first);
+    first->x = t.h, first->y = t.norm;
+    add_linear(l, t.norm, &l->weights[0], t.q);
+    add_linear(l, t.norm, &l->weights[1], t.kv);
+    add_rope(l, as_heads(l, t.q, H));
+    add_append(l, &t);
+    add_attention(l, &t);
+    add_linear(l, t.attended, &l->weights[2], t.projected);
     kf_rmsnorm_args *second = &l->args[l->count++].rmsnorm;
     kf_rmsnorm_args_init(second);
-    second->x = projected, second->residual = h, second->sum = h, second->y = norm;
-    add_linear(l, norm, &l->weights[3], gate_up);
+    second->x = t.projected, second->residual = t.h, second->sum = t.h, second->y = t.norm;
+    add_linear(l, t.norm, &l->weights[3], t.gate_up);
     kf_swiglu_args *swiglu = &l->args[l->count++].swiglu;
     kf_swiglu_args_init(swiglu);
-    swiglu->gate_up = gate_up, swiglu->y = l->y;
+    swiglu->gate_up = t.gate_up, swiglu->y = l->y;
     kf_softmax_args *softmax = &l->args[l->count++].softmax;
     kf_softmax_args_init(softmax);
     softmax->x = softmax->y = l->y;

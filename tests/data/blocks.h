@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Made by tests/make_blocks.py: random blocks, and their values by the gguf package.
 // clang-format off
 static const unsigned char Q4_0_BYTES[] = {
