@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle's decoding of GGUF's block formats against that of the gguf package (tests/data/blocks.h, made by make_blocks.py).
+// The oracle's decoding of GGUF's block formats against that of the gguf package (tests/data/blocks.h, made by make_blocks.py);
+// codes read one by one against those of a whole block.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 #include "data/blocks.h"
+#include "math/blocks.h"
 #include "reference/reference.h"
 
 #define ROW(type)                                                                                                      \
@@ -43,7 +45,20 @@ static void every_format(void **state) {
     }
 }
 
+static void single_codes(void **state) {
+    (void)state;
+    for (size_t b = 0; b < sizeof BLOCKS / sizeof *BLOCKS; b++) {
+        const int values = kf_block_values(BLOCKS[b].type), bytes = kf_block_bytes(BLOCKS[b].type);
+        for (size_t at = 0; at < BLOCKS[b].byte_count; at += (size_t)bytes) {
+            uint8_t code[KF_BLOCK_MAX];
+            kf_block_codes(BLOCKS[b].type, BLOCKS[b].bytes + at, code);
+            for (int i = 0; i < values; i++)
+                assert_int_equal(kf_block_code(BLOCKS[b].type, BLOCKS[b].bytes + at, i), code[i]);
+        }
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_format)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_format), cmocka_unit_test(single_codes)};
     return cmocka_run_group_tests_name("block formats", tests, NULL, NULL);
 }

@@ -105,6 +105,8 @@ static const rmsnorm_case CASES[] = {
 static const char *const DTYPES[] = {"fp32", "fp16", "bf16"};
 static const char *const CASTS[] = {"end", "sum", "llama"};
 static const int64_t WIDTHS[] = {576, 32, 1, 64, 100, 255, 1027, 4096};
+// Rows that lie at multiples of 16 bytes, one step past each way of sharing a row among threads; the last are longer than any holds.
+static const int64_t ALIGNED[] = {8, 136, 264, 520, 1032, 2056, 4104, 8200, 16392, 32776, 65544, 131080};
 
 // In the tables "x" stands for x's dtype.
 static void set_dtypes(rmsnorm_case *row, const char *x, const char *y) {
@@ -126,6 +128,24 @@ void verify_rmsnorm(verify_run *run) {
             if (row.eps == 0 && c != 13) row.eps = 1e-5f;
             set_dtypes(&row, x, c % 5 == 4 ? "fp32" : x);
             verify_case(run, check_rmsnorm, &row, "rmsnorm/%s/%s/%s", row.name, CASTS[row.cast], row.x);
+        }
+    }
+    for (int d = 0; d < COUNT(DTYPES); d++) {
+        for (int n = 0; n < 2 * COUNT(ALIGNED); n++) {
+            rmsnorm_case row = {.rows = {1, 3}, .n = ALIGNED[n / 2], .residual = true, .sum = "x", .weight = "x"};
+            row.cast = (n / 2 + d) % 3, row.eps = 1e-6f;
+            if (n % 2) row.alias = row.n % 3 ? SUM_IS_X : Y_IS_X;
+            set_dtypes(&row, DTYPES[d], DTYPES[d]);
+            verify_case(run, check_rmsnorm, &row, "rmsnorm/aligned%s/%lld/%s", n % 2 ? "-in-place" : "",
+                        (long long)row.n, row.x);
+        }
+        for (int n = 0; n < 4; n++) { // squares that overflow or vanish in fp32, though the values do not
+            rmsnorm_case row = {.rows = {1, 3}, .n = n % 2 ? 4096 : 52, .residual = true, .weight = "x"};
+            if (d == 1) break;
+            row.deviation = n / 2 ? 1e-30 : 1e30;
+            set_dtypes(&row, DTYPES[d], DTYPES[d]);
+            verify_case(run, check_rmsnorm, &row, "rmsnorm/squares-%s/%lld/%s", n / 2 ? "vanish" : "overflow",
+                        (long long)row.n, row.x);
         }
     }
     for (int64_t n = 0; n < run->random; n++) {

@@ -110,6 +110,8 @@ static const softmax_case HOSTILE[] = {
 
 static const char *const DTYPES[] = {"fp32", "fp16", "bf16"};
 static const int64_t LENGTHS[] = {1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 257, 1000, 4099};
+// Rows that lie at multiples of 16 bytes, one step past each way of sharing a row among threads.
+static const int64_t ALIGNED[] = {8, 24, 136, 264, 520, 1032, 2056, 4104, 8200, 16392, 32776, 65544, 131080, 262152};
 
 void verify_softmax(verify_run *run) {
     for (int d = 0; d < COUNT(DTYPES); d++) {
@@ -126,6 +128,11 @@ void verify_softmax(verify_run *run) {
             row.no_lse = n % 5 == 4;
             verify_case(run, check_softmax, &row, "softmax/length/%lld/%s-%s", (long long)row.n, row.x, row.y);
         }
+        for (int n = 0; n < COUNT(ALIGNED); n++) {
+            softmax_case row = {.rows = {n < 6 ? 7 : 2}, .ndim = 2, .n = ALIGNED[n], .x = DTYPES[d], .y = DTYPES[d]};
+            row.in_place = n % 3 == 2;
+            verify_case(run, check_softmax, &row, "softmax/aligned/%lld/%s", (long long)row.n, row.x);
+        }
         softmax_case row = {.rows = {2, 5},
                             .ndim = 3,
                             .n = 300,
@@ -138,6 +145,8 @@ void verify_softmax(verify_run *run) {
         verify_case(run, check_softmax, &row, "softmax/negative-strides/%s", row.x);
         row.layout = VERIFY_COMPACT, row.n = 50001, row.rows[1] = 1;
         verify_case(run, check_softmax, &row, "softmax/long/%s", row.x);
+        row.n = 270001;
+        verify_case(run, check_softmax, &row, "softmax/longer/%s", row.x);
         row.n = 0;
         verify_case(run, check_softmax, &row, "softmax/empty-rows/%s", row.x);
         row.n = 5, row.rows[1] = 0;

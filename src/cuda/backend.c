@@ -81,7 +81,14 @@ static kf_status open_device(kf_context *context, const kf_context_options *opti
 static void close_device(kf_context *context) { kf_free(context->device); }
 
 static kf_status (*const launches[KF_OP_COUNT])(const kf_op *op, char *workspace) = {
+    [KF_OP_SOFTMAX] = kf_cuda_softmax_launch,
     [KF_OP_ATTENTION] = kf_cuda_attention_launch,
+    [KF_OP_MERGE_STATES] = kf_cuda_merge_states_launch,
+    [KF_OP_RMSNORM] = kf_cuda_rmsnorm_launch,
+    [KF_OP_SWIGLU] = kf_cuda_swiglu_launch,
+    [KF_OP_ROPE] = kf_cuda_rope_launch,
+    [KF_OP_KV_APPEND] = kf_cuda_kv_append_launch,
+    [KF_OP_EMBEDDING] = kf_cuda_embedding_launch,
 };
 
 kf_status kf_cuda_enqueue(kf_op *const *ops, int64_t count, char *workspace) {
@@ -121,10 +128,39 @@ static void give_workspace(const kf_context *context, void *workspace) {
     kf_cuda_leave(device, before);
 }
 
+// The tables of support, one behind the other. What is here is whether there is a device.
+static bool support(int32_t index, kf_support_row *row) {
+    static bool (*const tables[])(int32_t index, kf_support_row * row) = {kf_cuda_attention_support,
+                                                                          kf_cuda_rows_support};
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        kf_support_row unused = {.size = sizeof unused};
+        int32_t rows = 0;
+        while (tables[i](rows, &unused)) rows++;
+        if (index < rows) {
+            int devices = 0;
+            if (cudaGetDeviceCount(&devices) != cudaSuccess) cudaGetLastError();
+            row->available = devices > 0;
+            return tables[i](index, row);
+        }
+        index -= rows;
+    }
+    return false;
+}
+
 const kf_backend kf_backend_cuda = {
     .name = "cuda",
-    .ops = {[KF_OP_ATTENTION] = &kf_cuda_attention_op},
-    .support = kf_cuda_attention_support,
+    .ops =
+        {
+            [KF_OP_SOFTMAX] = &kf_cuda_softmax_op,
+            [KF_OP_ATTENTION] = &kf_cuda_attention_op,
+            [KF_OP_MERGE_STATES] = &kf_cuda_merge_states_op,
+            [KF_OP_RMSNORM] = &kf_cuda_rmsnorm_op,
+            [KF_OP_SWIGLU] = &kf_cuda_swiglu_op,
+            [KF_OP_ROPE] = &kf_cuda_rope_op,
+            [KF_OP_KV_APPEND] = &kf_cuda_kv_append_op,
+            [KF_OP_EMBEDDING] = &kf_cuda_embedding_op,
+        },
+    .support = support,
     .open = open_device,
     .close = close_device,
     .run = run,

@@ -8,6 +8,7 @@
 //     memory.c      the device's memory for callers, copies, waiting
 //     launch.c      one wrapper for every launch, errors, the guard that puts the caller's device back
 //     attention.c   the plan of an attention, the choice of a kernel from the table, its launches
+//     rows.c        softmax, rmsnorm, swiglu, merge_states, embedding: the same; rope.c: rope, kv_append
 //     *.cu, *.cuh   the kernels; a table of rows (kf_cuda_*_kernel) at the end of each file is all that the host sees
 #ifndef KF_CUDA_CUDA_H
 #define KF_CUDA_CUDA_H
@@ -82,7 +83,19 @@ kf_status kf_cuda_synchronize(const kf_context *context);
 // An operation of the backend: its plan, and what enqueues it.
 extern const kf_backend_op kf_cuda_attention_op; // attention.c
 kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace);
-// Row `index` of the attention kernels' table of support.
+// Row `index` of the attention kernels' table of support, `available` left out.
 bool kf_cuda_attention_support(int32_t index, kf_support_row *row);
+
+// rows.c, rope.c
+extern const kf_backend_op kf_cuda_softmax_op, kf_cuda_merge_states_op, kf_cuda_rmsnorm_op, kf_cuda_swiglu_op,
+    kf_cuda_rope_op, kf_cuda_kv_append_op, kf_cuda_embedding_op;
+kf_status kf_cuda_softmax_launch(const kf_op *op, char *workspace);
+kf_status kf_cuda_merge_states_launch(const kf_op *op, char *workspace);
+kf_status kf_cuda_rmsnorm_launch(const kf_op *op, char *workspace);
+kf_status kf_cuda_swiglu_launch(const kf_op *op, char *workspace);
+kf_status kf_cuda_rope_launch(const kf_op *op, char *workspace);
+kf_status kf_cuda_kv_append_launch(const kf_op *op, char *workspace);
+kf_status kf_cuda_embedding_launch(const kf_op *op, char *workspace);
+bool kf_cuda_rows_support(int32_t index, kf_support_row *row); // likewise
 
 #endif

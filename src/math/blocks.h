@@ -137,6 +137,29 @@ KF_HD void kf_block_codes(int type, const uint8_t *block, uint8_t *code) {
         kf_block_codes_small(type, block, code);
 }
 
+// Code i of a block, by itself.
+KF_HD int kf_block_code(int type, const uint8_t *block, int i) {
+    if (type == KF_WEIGHT_Q8_0) return block[kf_block_head(type) + i] ^ 0x80;
+    if (type == KF_WEIGHT_Q6_K) {
+        const int half = i / 128, quarter = i % 128 / 32, l = i % 32;
+        const int byte = block[64 * half + l + 32 * (quarter & 1)], high = block[128 + 32 * half + l];
+        return (quarter < 2 ? byte & 15 : byte >> 4) | (high >> 2 * quarter & 3) << 4;
+    }
+    if (kf_block_is_k(type)) {
+        const int run = i / 64, upper = i % 64 / 32, l = i % 32;
+        const int byte = block[(type == KF_WEIGHT_Q5_K ? 48 : 16) + 32 * run + l];
+        const int bit = type == KF_WEIGHT_Q5_K ? block[16 + l] >> (2 * run + upper) & 1 : 0;
+        return (upper ? byte >> 4 : byte & 15) | bit << 4;
+    }
+    const uint8_t *p = block + kf_block_head(type);
+    int bit = 0;
+    if (kf_block_code_bits(type) == 5) {
+        bit = p[i / 8] >> i % 8 & 1;
+        p += 4;
+    }
+    return (i < 16 ? p[i] & 15 : p[i - 16] >> 4) | bit << 4;
+}
+
 // The 6-bit scale and minimum of group j (of 8) of Q4_K and Q5_K.
 KF_HD void kf_block_k_scale(const uint8_t *block, int j, uint8_t *scale, uint8_t *minimum) {
     const uint8_t *s = block + 4;

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host's side of softmax, rmsnorm, swiglu, merge_states and embedding: which kernel, how rows are dealt out to threads,
+// and the launch. The plan decides by shape and dtypes alone and loads every kernel that a binding may want; whether the
+// tensors at hand allow 16-byte accesses is seen at the launch.
+#include "cuda/rows_host.h"
+
+#include <string.h>
+
+kf_static_assert(KF_ROW_F32 == (int)KF_TYPE_F32 && KF_ROW_F16 == (int)KF_TYPE_F16 && KF_ROW_BF16 == (int)KF_TYPE_BF16,
+                 "the kernels' names of dtypes");
+
+enum { WARP = 32 };
+
+// ------------------------------------------------------------------------------------------------------------- tensors
+
+bool kf_cuda_aligned(const kf_view *view, int dims) {
+    const int64_t size = kf_type_size(view->type);
+    bool aligned = (uintptr_t)view->data % KF_CUDA_CHUNK == 0;
+    for (int i = 0; i < dims; i++) aligned &= view->stride[i] * size % KF_CUDA_CHUNK == 0;
+    return aligned;
+}
+
+// A view of the struct's rows: `from` without its first `skip` dimensions.
+typedef struct rows_source {
+    const kf_view *from;
+    int skip;
+} rows_source;
+
+// Fills shape and views. Neighbouring dimensions that lie one in the other in every tensor become one.
+static void describe_rows(kf_cuda_rows *r, kf_cuda_rows_view *views, const rows_source *source, int count, int outer,
+                          const int64_t *shape) {
+    int dims = 0;
+    for (int v = 0; v < count; v++) {
+        const kf_view *from = source[v].from;
+        views[v] = (kf_cuda_rows_view){.data = kf_present(from) ? from->data : NULL, .type = from->type};
+        views[v].size = kf_present(from) ? (int32_t)kf_type_size(from->type) : 0;
+    }
+    for (int i = 0; i < outer; i++) {
+        bool inside = dims > 0;
+        for (int v = 0; v < count; v++)
+            inside &= !dims || views[v].stride[dims - 1] ==
+                                   source[v].from->stride[source[v].skip + i] * views[v].size * shape[i];
+        const int at = shape[i] == 1 ? -1 : inside ? dims - 1 : dims++;
+        if (at < 0) continue;
+        r->shape[at] = inside ? r->shape[at] * shape[i] : shape[i];
+        for (int v = 0; v < count; v++)
+            views[v].stride[at] = source[v].from->stride[source[v].skip + i] * views[v].size;
+    }
+    r->dims = dims ? dims : 1;
+    if (!dims) r->shape[0] = 1;
+}
+
+// The dtype that all present ones of the views have, 0: none.
+static int common_type(const kf_view *const *views, int count) {
+    int type = views[0]->type;
+    for (int v = 1; v < count; v++)
+        if (kf_present(views[v]) && views[v]->type != type) type = 0;
+    return type;
+}
+
+static bool all_aligned(const kf_view *const *views, int count, int64_t n, int type) {
+    bool aligned = type != 0 && n * kf_type_size(type) % KF_CUDA_CHUNK == 0;
+    for (int v = 0; v < count; v++)
+        if (kf_present(views[v])) aligned &= kf_cuda_aligned(views[v], views[v]->ndim - 1);
+    return aligned;
+}
+
+static int64_t step_of(int type) { return type == KF_TYPE_F32 ? 4 : KF_ROWS_SINGLES; }
+
+// ------------------------------------------------------------------------------------------------------------- kernels
+
+const kf_cuda_rows_kernel *kf_cuda_rows_find(const kf_cuda_rows_kernel *table, int type, int chunks) {
+    for (; table->function; table++)
+        if (table->type == type && (!chunks || table->chunks == chunks)) return table;
+    return NULL;
+}
+
+kf_status kf_cuda_rows_prepare(const kf_context *context, const kf_cuda_rows_kernel *kernel, const char *what) {
+    int before = 0;
+    KF_TRY(kf_cuda_enter(kf_cuda(context), &before));
+    const kf_status status = kf_cuda_prepare_kernel(kernel->function, 0, what);
+    kf_cuda_leave(kf_cuda(context), before);
+    return status;
+}
+
+kf_status kf_cuda_rows_check_blocks(const char *op, int64_t blocks) {
+    if (blocks <= INT32_MAX) return KF_OK;
+    return kf_fail(KF_UNSUPPORTED, "%s: %lld thread blocks; the cuda backend allows 2^31 - 1", op, (long long)blocks);
+}
+
+// How rows of n elements are dealt out.
+typedef struct deal {
+    int32_t group, per_block, cluster, chunks;
+} deal;
+
+// Chosen by the row's length alone, so that a row's bits do not depend on how many there are. false: too long for registers.
+// Blocks of up to PREFERRED threads: several then share a multiprocessor, and one loads while another adds up.
+static bool deal_rows(const kf_cuda_device *device, int64_t n, int64_t step, deal *d) {
+    enum { PREFERRED = 256 };
+    const int64_t steps = n > 0 ? kf_cuda_divide_up(n, step) : 1;
+    *d = (deal){.per_block = 1, .cluster = 1, .chunks = KF_ROWS_CHUNKS};
+    if (steps <= WARP * KF_ROWS_CHUNKS) { // a warp, or a part of it
+        d->group = 1;
+        while (d->group < WARP && d->group < steps) d->group *= 2;
+        d->chunks = steps <= WARP ? 1 : steps <= 2 * WARP ? 2 : 4;
+        d->per_block = KF_ROWS_THREADS / d->group;
+        return true;
+    }
+    const int64_t threads = kf_cuda_divide_up(steps, KF_ROWS_CHUNKS);
+    if (kf_cuda_is_hopper(device))
+        while (d->cluster < KF_ROWS_CLUSTER && kf_cuda_divide_up(threads, d->cluster) > PREFERRED) d->cluster *= 2;
+    d->group = (int32_t)(kf_cuda_divide_up(kf_cuda_divide_up(threads, d->cluster), WARP) * WARP);
+    return kf_cuda_divide_up(threads, d->cluster) <= KF_ROWS_BLOCK;
+}
+
+static int64_t blocks_of(const deal *d, int64_t rows) { return kf_cuda_divide_up(rows, d->per_block) * d->cluster; }
+
+// Loads what tensors of these dtypes may want of a table, by the rows' length.
+static kf_status prepare_rows(const kf_op *op, const char *name, const kf_cuda_rows_kernel *table, int type,
+                              int64_t rows, int64_t n) {
+    const int types[2] = {0, type};
+    for (int i = 0; i < (type ? 2 : 1); i++) {
+        deal d;
+        deal_rows(kf_cuda(op->context), n, step_of(types[i]), &d);
+        KF_TRY(kf_cuda_rows_check_blocks(name, blocks_of(&d, rows)));
+        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(table, types[i], d.chunks), name));
+    }
+    return KF_OK;
+}
+
+static void set_rows(kf_cuda_rows *r, const deal *d, int64_t rows, int64_t n) {
+    r->rows = rows, r->n = n;
+    r->group = d->group, r->per_block = d->per_block, r->cluster = d->cluster;
+}
+
+static kf_status launch_rows(const kf_op *op, const kf_cuda_rows_kernel *table, int type, const deal *d, int64_t rows,
+                             const void *argument, const char *what) {
+    const kf_cuda_launch_shape shape = {
+        .blocks = blocks_of(d, rows), .threads = d->per_block * d->group, .cluster = d->cluster, .dependent = true};
+    return kf_cuda_launch(kf_cuda(op->context), kf_cuda_rows_find(table, type, d->chunks)->function, &shape, argument,
+                          what);
+}
+
+kf_status kf_cuda_rows_launch(const kf_op *op, const kf_cuda_rows_kernel *kernel, int64_t blocks, const void *argument,
+                              const char *what) {
+    const kf_cuda_launch_shape shape = {.blocks = blocks, .threads = kernel->threads, .dependent = true};
+    return kf_cuda_launch(kf_cuda(op->context), kernel->function, &shape, argument, what);
+}
+
+// ------------------------------------------------------------------------------------------------------------- softmax
+
+typedef struct softmax_plan {
+    int64_t segment; // of rows that registers do not hold; 0: they do
+    int64_t segments;
+} softmax_plan;
+kf_static_assert(sizeof(softmax_plan) <= sizeof((kf_plan *)0)->word, "the plan's words hold it");
+
+enum {
+    SEGMENT_UNIT = 8192,        // elements that a block of the long kernels takes at a time (fp32: in two steps)
+    FIXED_SEGMENT = 65536,      // where the context asks for one length
+    SEGMENTS_PER_PROCESSOR = 4, // blocks that share a multiprocessor
+};
+
+static int softmax_type(const kf_softmax_problem *p) { return common_type((const kf_view *const[]){&p->x, &p->y}, 2); }
+
+static void cut_long_rows(const kf_op *op, softmax_plan *plan) {
+    const kf_softmax_problem *p = &op->problem.softmax;
+    const int64_t units = kf_cuda_divide_up(p->options.n, SEGMENT_UNIT);
+    int64_t wanted = kf_cuda_divide_up(SEGMENTS_PER_PROCESSOR * kf_cuda(op->context)->multiprocessors, p->options.rows);
+    if (wanted > units) wanted = units;
+    plan->segment = op->context->info.fixed_split ? FIXED_SEGMENT : kf_cuda_divide_up(units, wanted) * SEGMENT_UNIT;
+    plan->segments = kf_cuda_divide_up(p->options.n, plan->segment);
+}
+
+static kf_status plan_softmax(kf_op *op) {
+    const kf_softmax_problem *p = &op->problem.softmax;
+    softmax_plan *plan = (softmax_plan *)op->plan.word;
+    const int type = softmax_type(p);
+    deal d;
+    op->plan.phases = 1;
+    if (p->options.rows == 0) return KF_OK;
+    if (deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &d))
+        return prepare_rows(op, "softmax", kf_cuda_softmax_kernels, type, p->options.rows, p->options.n);
+    cut_long_rows(op, plan);
+    KF_TRY(kf_cuda_rows_check_blocks("softmax", p->options.rows * plan->segments));
+    op->plan.shared_bytes = (size_t)(p->options.rows * plan->segments) * 2 * sizeof(float);
+    for (int i = 0; i < (type ? 2 : 1); i++) {
+        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_softmax_state_kernels, i ? type : 0, 0),
+                                    "softmax"));
+        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_softmax_apply_kernels, i ? type : 0, 0),
+                                    "softmax"));
+    }
+    return KF_OK;
+}
+
+kf_status kf_cuda_softmax_launch(const kf_op *op, char *workspace) {
+    const kf_softmax_problem *p = &op->problem.softmax;
+    const softmax_plan *plan = (const softmax_plan *)op->plan.word;
+    const kf_view *const views[] = {&p->x, &p->y};
+    if (p->options.rows == 0) return KF_OK;
+    kf_cuda_softmax a = {.segment = plan->segment, .segments = (int32_t)plan->segments};
+    const rows_source source[] = {{&p->x, 0}, {&p->y, 0}, {&p->lse, 0}};
+    describe_rows(&a.rows, a.view, source, 3, p->x.ndim - 1, p->x.shape);
+    const int same = softmax_type(p), type = all_aligned(views, 2, p->options.n, same) ? same : 0;
+    deal d;
+    deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &d);
+    set_rows(&a.rows, &d, p->options.rows, p->options.n);
+    if (!plan->segment)
+        return launch_rows(op, kf_cuda_softmax_kernels, type, &d, p->options.rows, &a, "softmax: launch");
+    a.states = (float *)(void *)workspace;
+    const int64_t blocks = p->options.rows * plan->segments;
+    KF_TRY(kf_cuda_rows_launch(op, kf_cuda_rows_find(kf_cuda_softmax_state_kernels, type, 0), blocks, &a,
+                               "softmax: launch of the states"));
+    return kf_cuda_rows_launch(op, kf_cuda_rows_find(kf_cuda_softmax_apply_kernels, type, 0), blocks, &a,
+                               "softmax: launch");
+}
+
+// ------------------------------------------------------------------------------------------------------------- rmsnorm
+
+enum { RMSNORM_VIEWS = 4 };
+
+static int rmsnorm_type(const kf_rmsnorm_problem *p) {
+    return common_type((const kf_view *const[]){&p->x, &p->residual, &p->y, &p->sum, &p->weight}, RMSNORM_VIEWS + 1);
+}
+
+static bool rmsnorm_is_long(const kf_op *op) {
+    const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
+    deal d;
+    return !deal_rows(kf_cuda(op->context), p->options.n, step_of(rmsnorm_type(p)), &d);
+}
+
+static kf_status plan_rmsnorm(kf_op *op) {
+    const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
+    op->plan.phases = 1;
+    if (p->options.rows == 0 || p->options.n == 0) return KF_OK;
+    if (!rmsnorm_is_long(op))
+        return prepare_rows(op, "rmsnorm", kf_cuda_rmsnorm_kernels, rmsnorm_type(p), p->options.rows, p->options.n);
+    KF_TRY(kf_cuda_rows_check_blocks("rmsnorm", p->options.rows));
+    return kf_cuda_rows_prepare(op->context, kf_cuda_rmsnorm_long_kernels, "rmsnorm");
+}
+
+kf_status kf_cuda_rmsnorm_launch(const kf_op *op, char *workspace) {
+    const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
+    const kf_view *const views[] = {&p->x, &p->residual, &p->y, &p->sum, &p->weight};
+    (void)workspace;
+    if (p->options.rows == 0 || p->options.n == 0) return KF_OK;
+    kf_cuda_rmsnorm a = {.weight = p->weight.data,
+                         .weight_type = p->weight.type,
+                         .weight_size = (int32_t)kf_type_size(p->weight.type),
+                         .cast = p->options.cast,
+                         .eps = p->options.eps,
+                         .weight_offset = p->options.weight_offset};
+    const rows_source source[RMSNORM_VIEWS] = {{&p->x, 0}, {&p->residual, 0}, {&p->y, 0}, {&p->sum, 0}};
+    describe_rows(&a.rows, a.view, source, RMSNORM_VIEWS, p->x.ndim - 1, p->x.shape);
+    const int same = rmsnorm_type(p), type = all_aligned(views, RMSNORM_VIEWS + 1, p->options.n, same) ? same : 0;
+    deal d;
+    deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &d);
+    set_rows(&a.rows, &d, p->options.rows, p->options.n);
+    if (!rmsnorm_is_long(op))
+        return launch_rows(op, kf_cuda_rmsnorm_kernels, type, &d, p->options.rows, &a, "rmsnorm: launch");
+    return kf_cuda_rows_launch(op, kf_cuda_rmsnorm_long_kernels, p->options.rows, &a, "rmsnorm: launch");
+}
+
+// -------------------------------------------------------------------------------------------------------------- swiglu
+
+// A kernel's blocks, by the chunks (type 0: elements) of all rows.
+static int64_t swiglu_blocks(const kf_cuda_rows_kernel *kernel, int64_t total) {
+    return kf_cuda_divide_up(total, (int64_t)kernel->threads * kernel->chunks);
+}
+
+static int swiglu_type(const kf_swiglu_problem *p) { return common_type((const kf_view *const[]){&p->gate, &p->y}, 2); }
+
+static kf_status plan_swiglu(kf_op *op) {
+    const kf_swiglu_problem *p = &op->problem.swiglu;
+    const int type = swiglu_type(p);
+    op->plan.phases = 1;
+    if (p->options.rows == 0 || p->options.n == 0) return KF_OK;
+    KF_TRY(kf_cuda_rows_check_blocks("swiglu", swiglu_blocks(kf_cuda_swiglu_kernels, p->options.rows * p->options.n)));
+    if (type) KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_swiglu_kernels, type, 0), "swiglu"));
+    return kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_swiglu_kernels, 0, 0), "swiglu");
+}
+
+kf_status kf_cuda_swiglu_launch(const kf_op *op, char *workspace) {
+    const kf_swiglu_problem *p = &op->problem.swiglu;
+    const kf_view *const views[] = {&p->gate, &p->up, &p->y};
+    (void)workspace;
+    if (p->options.rows == 0 || p->options.n == 0) return KF_OK;
+    const int same = swiglu_type(p), type = all_aligned(views, 3, p->options.n, same) ? same : 0;
+    kf_cuda_swiglu a = {.chunks = type ? p->options.n / step_of(type) : p->options.n};
+    a.total = a.chunks * p->options.rows;
+    const rows_source source[] = {{&p->gate, 0}, {&p->up, 0}, {&p->y, 0}};
+    describe_rows(&a.rows, a.view, source, 3, p->y.ndim - 1, p->y.shape);
+    const kf_cuda_rows_kernel *kernel = kf_cuda_rows_find(kf_cuda_swiglu_kernels, type, 0);
+    return kf_cuda_rows_launch(op, kernel, swiglu_blocks(kernel, a.total), &a, "swiglu: launch");
+}
+
+// --------------------------------------------------------------------------------------------------------- merge_states
+
+static int64_t pieces_of(int64_t n) { return kf_cuda_divide_up(n, KF_ROWS_SINGLES); }
+
+static int64_t merge_total(const kf_merge_states_problem *p) {
+    // A row without elements still has a log-sum-exp.
+    return p->options.rows * (p->options.n ? pieces_of(p->options.n) : 1);
+}
+
+static kf_status plan_merge_states(kf_op *op) {
+    const kf_cuda_rows_kernel *kernel = kf_cuda_merge_states_kernels;
+    op->plan.phases = 1;
+    KF_TRY(kf_cuda_rows_check_blocks("merge_states",
+                                     kf_cuda_divide_up(merge_total(&op->problem.merge_states), kernel->threads)));
+    return kf_cuda_rows_prepare(op->context, kernel, "merge_states");
+}
+
+kf_status kf_cuda_merge_states_launch(const kf_op *op, char *workspace) {
+    const kf_merge_states_problem *p = &op->problem.merge_states;
+    const kf_cuda_rows_kernel *kernel = kf_cuda_merge_states_kernels;
+    (void)workspace;
+    if (p->options.rows == 0) return KF_OK;
+    kf_cuda_merge_states a = {.part_stride = p->o_parts.stride[0] * kf_type_size(p->o_parts.type),
+                              .lse_stride = p->lse_parts.stride[0] * (int64_t)sizeof(float),
+                              .parts = p->options.parts,
+                              .total = merge_total(p)};
+    a.chunks = a.total / p->options.rows;
+    a.aligned = p->options.n > 0 && p->options.n % KF_ROWS_SINGLES == 0 &&
+                kf_cuda_aligned(&p->o_parts, p->o_parts.ndim - 1) && kf_cuda_aligned(&p->o, p->o.ndim - 1);
+    a.rows.rows = p->options.rows, a.rows.n = p->options.n;
+    const rows_source source[] = {{&p->o_parts, 1}, {&p->lse_parts, 1}, {&p->o, 0}, {&p->lse, 0}};
+    describe_rows(&a.rows, a.view, source, 4, p->o.ndim - 1, p->o.shape);
+    return kf_cuda_rows_launch(op, kernel, kf_cuda_divide_up(a.total, kernel->threads), &a, "merge_states: launch");
+}
+
+// ----------------------------------------------------------------------------------------------------------- embedding
+
+static int64_t embedding_total(const kf_embedding_problem *p) { return p->options.T * pieces_of(p->options.N); }
+
+static kf_status plan_embedding(kf_op *op) {
+    const kf_cuda_rows_kernel *kernel = kf_cuda_embedding_kernels;
+    op->plan.phases = 1;
+    KF_TRY(kf_cuda_rows_check_blocks("embedding",
+                                     kf_cuda_divide_up(embedding_total(&op->problem.embedding), kernel->threads)));
+    return kf_cuda_rows_prepare(op->context, kernel, "embedding");
+}
+
+kf_status kf_cuda_embedding_launch(const kf_op *op, char *workspace) {
+    const kf_embedding_problem *p = &op->problem.embedding;
+    const kf_cuda_rows_kernel *kernel = kf_cuda_embedding_kernels;
+    (void)workspace;
+    if (embedding_total(p) == 0) return KF_OK;
+    const bool aligned_table = kf_block_quantised(p->table.type) || ((uintptr_t)p->table.data % KF_CUDA_CHUNK == 0 &&
+                                                                     p->table.row_bytes % KF_CUDA_CHUNK == 0);
+    const kf_cuda_embedding a = {
+        .table = p->table.data,
+        .ids = p->ids.data,
+        .y = p->y.data,
+        .rows = p->table.rows,
+        .row_bytes = p->table.row_bytes,
+        .y_stride = p->y.stride[0] * kf_type_size(p->y.type),
+        .id_stride = p->ids.stride[0] * kf_type_size(p->ids.type),
+        .N = p->options.N,
+        .chunks = pieces_of(p->options.N),
+        .total = embedding_total(p),
+        .type = p->table.type,
+        .block_bytes = kf_block_bytes(p->table.type),
+        .block_values = kf_block_values(p->table.type),
+        .y_type = p->y.type,
+        .ids_wide = p->ids.type == KF_TYPE_I64,
+        .aligned = aligned_table && p->options.N % KF_ROWS_SINGLES == 0 && kf_cuda_aligned(&p->y, 1),
+        .scale = p->options.scale,
+    };
+    return kf_cuda_rows_launch(op, kernel, kf_cuda_divide_up(a.total, kernel->threads), &a, "embedding: launch");
+}
+
+const kf_backend_op kf_cuda_softmax_op = {.plan = plan_softmax};
+const kf_backend_op kf_cuda_rmsnorm_op = {.plan = plan_rmsnorm};
+const kf_backend_op kf_cuda_swiglu_op = {.plan = plan_swiglu};
+const kf_backend_op kf_cuda_merge_states_op = {.plan = plan_merge_states};
+const kf_backend_op kf_cuda_embedding_op = {.plan = plan_embedding};
+
+// ------------------------------------------------------------------------------------------------------------- support
+
+bool kf_cuda_rows_support(int32_t index, kf_support_row *row) {
+    static const struct {
+        kf_op_kind kind;
+        const kf_cuda_rows_kernel *table;
+    } tables[] = {
+        {KF_OP_SOFTMAX, kf_cuda_softmax_kernels},       {KF_OP_SOFTMAX, kf_cuda_softmax_state_kernels},
+        {KF_OP_SOFTMAX, kf_cuda_softmax_apply_kernels}, {KF_OP_MERGE_STATES, kf_cuda_merge_states_kernels},
+        {KF_OP_RMSNORM, kf_cuda_rmsnorm_kernels},       {KF_OP_RMSNORM, kf_cuda_rmsnorm_long_kernels},
+        {KF_OP_SWIGLU, kf_cuda_swiglu_kernels},         {KF_OP_ROPE, kf_cuda_rope_kernels},
+        {KF_OP_KV_APPEND, kf_cuda_kv_append_kernels},   {KF_OP_EMBEDDING, kf_cuda_embedding_kernels},
+    };
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        for (const kf_cuda_rows_kernel *kernel = tables[i].table; kernel->function; kernel++) {
+            // Those that differ in the number of chunks alone are one row.
+            if ((kernel > tables[i].table && kernel->type == kernel[-1].type) || index-- > 0) continue;
+            row->kind = tables[i].kind;
+            row->backend = "cuda";
+            row->isa = 0;
+            row->dtypes = kernel->type                        ? kf_type_name(kernel->type)
+                          : tables[i].kind == KF_OP_EMBEDDING ? "fp32 fp16 bf16, GGUF's blocks"
+                                                              : "fp32 fp16 bf16";
+            row->notes = kernel->name;
+            return true;
+        }
+    return false;
+}

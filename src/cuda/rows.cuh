@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the row kernels share: chunks of 16 bytes as floats and back, the part of a row that a thread holds, reductions over
+// the threads of a row.
+//
+// A thread holds CHUNKS chunks of its row, `group` chunks apart, so that a warp's load is 512 bytes in a piece. In kernels
+// of type 0 it holds single elements, `group` apart, for the same reason. Every element of an output is written by the
+// thread that read the inputs at its place: that makes running in place right.
+//
+// Sums run in an order that depends on the length of the row alone.
+#ifndef KF_CUDA_ROWS_CUH
+#define KF_CUDA_ROWS_CUH
+
+#include <math.h>
+
+#include "cuda/mma.cuh"
+#include "cuda/rows.h"
+
+// ----------------------------------------------------------------------------------------------- elements of any dtype
+
+__device__ __forceinline__ float kf_element_load(const char *at, int type) {
+    if (type == KF_ROW_F32) return *reinterpret_cast<const float *>(at);
+    const uint16_t bits = *reinterpret_cast<const uint16_t *>(at);
+    if (type == KF_ROW_F16) return __half2float(__ushort_as_half(bits));
+    return __uint_as_float((uint32_t)bits << 16);
+}
+
+__device__ __forceinline__ void kf_element_store(char *at, int type, float x) {
+    if (type == KF_ROW_F32)
+        *reinterpret_cast<float *>(at) = x;
+    else if (type == KF_ROW_F16)
+        *reinterpret_cast<__half *>(at) = __float2half_rn(x);
+    else
+        *reinterpret_cast<__nv_bfloat16 *>(at) = __float2bfloat16_rn(x);
+}
+
+// x rounded to the dtype.
+__device__ __forceinline__ float kf_element_round(float x, int type) {
+    if (type == KF_ROW_F16) return __half2float(__float2half_rn(x));
+    return type == KF_ROW_BF16 ? __bfloat162float(__float2bfloat16_rn(x)) : x;
+}
+
+__device__ __forceinline__ int64_t kf_integer_load(const char *data, int wide, int64_t index) {
+    return wide ? reinterpret_cast<const int64_t *>(data)[index] : reinterpret_cast<const int32_t *>(data)[index];
+}
+
+// a / b for a >= 0, b > 0: the 64-bit division, ten times as long, only where it is needed.
+__device__ __forceinline__ int64_t kf_divide(int64_t a, int64_t b) {
+    return (uint64_t)(a | b) >> 32 ? a / b : (uint32_t)a / (uint32_t)b;
+}
+
+// --------------------------------------------------------------------------------------------------------------- chunks
+
+// Elements of a thread's step.
+template <int TYPE> constexpr int kf_step = TYPE == KF_ROW_F32 ? 4 : KF_ROWS_SINGLES;
+
+template <int TYPE> __device__ __forceinline__ void kf_chunk_unpack(const uint4 &raw, float (&v)[kf_step<TYPE>]) {
+    const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if constexpr (TYPE == KF_ROW_F32) {
+            v[i] = __uint_as_float(word[i]);
+        } else if constexpr (TYPE == KF_ROW_BF16) {
+            v[2 * i] = __uint_as_float(word[i] << 16);
+            v[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
+        } else {
+            v[2 * i] = __half2float(__ushort_as_half((uint16_t)word[i]));
+            v[2 * i + 1] = __half2float(__ushort_as_half((uint16_t)(word[i] >> 16)));
+        }
+    }
+}
+
+template <int TYPE> __device__ __forceinline__ uint4 kf_chunk_pack(const float (&v)[kf_step<TYPE>]) {
+    if constexpr (TYPE == KF_ROW_F32)
+        return make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
+    else if constexpr (TYPE == KF_ROW_BF16)
+        return make_uint4(kf_pack<__nv_bfloat16>(v[0], v[1]), kf_pack<__nv_bfloat16>(v[2], v[3]),
+                          kf_pack<__nv_bfloat16>(v[4], v[5]), kf_pack<__nv_bfloat16>(v[6], v[7]));
+    else
+        return make_uint4(kf_pack<__half>(v[0], v[1]), kf_pack<__half>(v[2], v[3]), kf_pack<__half>(v[4], v[5]),
+                          kf_pack<__half>(v[6], v[7]));
+}
+
+// What is read once goes past L1.
+__device__ __forceinline__ uint4 kf_chunk_load(const char *at) { return __ldcg(reinterpret_cast<const uint4 *>(at)); }
+__device__ __forceinline__ void kf_chunk_store(char *at, const uint4 &raw) { *reinterpret_cast<uint4 *>(at) = raw; }
+
+// A piece: 8 elements of any dtype, for kernels whose dtypes are arguments.
+enum { KF_ROWS_PIECE = 8 };
+
+// Elements at .. at + 7 of a row of which `left` are there. aligned: rows are whole pieces at multiples of 16 bytes.
+__device__ __forceinline__ void kf_piece_load(float (&v)[KF_ROWS_PIECE], const char *at, int type, bool aligned,
+                                              int64_t left) {
+    if (!aligned) {
+#pragma unroll
+        for (int e = 0; e < KF_ROWS_PIECE; e++)
+            v[e] = e < left ? kf_element_load(at + e * (type == KF_ROW_F32 ? 4 : 2), type) : 0.0f;
+    } else if (type == KF_ROW_F32) {
+        const float4 low = *reinterpret_cast<const float4 *>(at), high = *reinterpret_cast<const float4 *>(at + 16);
+        v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+        v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+    } else if (type == KF_ROW_F16) {
+        kf_chunk_unpack<KF_ROW_F16>(*reinterpret_cast<const uint4 *>(at), v);
+    } else {
+        kf_chunk_unpack<KF_ROW_BF16>(*reinterpret_cast<const uint4 *>(at), v);
+    }
+}
+
+__device__ __forceinline__ void kf_piece_store(char *at, int type, bool aligned, int64_t left,
+                                               const float (&v)[KF_ROWS_PIECE]) {
+    if (!aligned) {
+#pragma unroll
+        for (int e = 0; e < KF_ROWS_PIECE; e++)
+            if (e < left) kf_element_store(at + e * (type == KF_ROW_F32 ? 4 : 2), type, v[e]);
+    } else if (type == KF_ROW_F32) {
+        *reinterpret_cast<float4 *>(at) = make_float4(v[0], v[1], v[2], v[3]);
+        *reinterpret_cast<float4 *>(at + 16) = make_float4(v[4], v[5], v[6], v[7]);
+    } else {
+        kf_chunk_store(at, type == KF_ROW_F16 ? kf_chunk_pack<KF_ROW_F16>(v) : kf_chunk_pack<KF_ROW_BF16>(v));
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------- rows
+
+// Bytes from the beginning of each tensor to row `row`.
+template <int VIEWS>
+__device__ __forceinline__ void kf_row_offsets(const kf_cuda_rows &r, const kf_cuda_rows_view (&view)[VIEWS],
+                                               int64_t row, int64_t (&offset)[VIEWS]) {
+    int64_t rest = row;
+#pragma unroll
+    for (int v = 0; v < VIEWS; v++) offset[v] = 0;
+#pragma unroll 1
+    for (int i = r.dims - 1; i > 0; i--) {
+        const int64_t next = kf_divide(rest, r.shape[i]), index = rest - next * r.shape[i];
+#pragma unroll
+        for (int v = 0; v < VIEWS; v++) offset[v] += index * view[v].stride[i];
+        rest = next;
+    }
+#pragma unroll
+    for (int v = 0; v < VIEWS; v++) offset[v] += rest * view[v].stride[0];
+}
+
+// The row of this thread, and its place among those that share it: elements first .. end - 1 are this block's part.
+struct kf_row_part {
+    int64_t row;
+    int32_t group, thread;
+    int32_t first, end;
+    bool there; // threads without a row go along, for warps reduce together
+};
+
+template <int TYPE, int CHUNKS> __device__ __forceinline__ kf_row_part kf_row_find(const kf_cuda_rows &r) {
+    kf_row_part p;
+    const uint32_t block = r.cluster > 1 ? blockIdx.x / r.cluster : blockIdx.x;
+    const int32_t part = CHUNKS * kf_step<TYPE> * r.group;
+    p.group = r.group;
+    p.thread = r.per_block > 1 ? threadIdx.x & (r.group - 1) : threadIdx.x;
+    p.row = r.per_block > 1 ? (int64_t)block * r.per_block + threadIdx.x / (uint32_t)r.group : block;
+    p.there = p.row < r.rows;
+    p.first = r.cluster > 1 ? (blockIdx.x - block * r.cluster) * part : 0;
+    p.end = (int32_t)min(r.n, (int64_t)p.first + part);
+    return p;
+}
+
+// Elements that a step begins at or holds: a chunk's first one, or element e of the single ones.
+template <int TYPE> __device__ __forceinline__ int32_t kf_row_at(const kf_row_part &p, int chunk, int e) {
+    if constexpr (TYPE != 0) return p.first + (p.thread + chunk * p.group) * kf_step<TYPE>;
+    return p.first + (chunk * kf_step<TYPE> + e) * p.group + p.thread;
+}
+
+// v = the thread's elements of a row, `fill` where there are none.
+template <int TYPE, int CHUNKS>
+__device__ __forceinline__ void kf_row_load(float (&v)[CHUNKS][kf_step<TYPE>], const char *row, int type, int size,
+                                            const kf_row_part &p, float fill) {
+    if constexpr (TYPE != 0) {
+        uint4 raw[CHUNKS];
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            const int32_t at = kf_row_at<TYPE>(p, i, 0);
+            if (p.there && at < p.end) raw[i] = kf_chunk_load(row + (int64_t)at * (16 / kf_step<TYPE>));
+        }
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            kf_chunk_unpack<TYPE>(raw[i], v[i]);
+            if (!(p.there && kf_row_at<TYPE>(p, i, 0) < p.end))
+#pragma unroll
+                for (int e = 0; e < kf_step<TYPE>; e++) v[i][e] = fill;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++)
+#pragma unroll
+            for (int e = 0; e < kf_step<TYPE>; e++) {
+                const int32_t at = kf_row_at<TYPE>(p, i, e);
+                v[i][e] = p.there && at < p.end ? kf_element_load(row + (int64_t)at * size, type) : fill;
+            }
+    }
+}
+
+template <int TYPE, int CHUNKS>
+__device__ __forceinline__ void kf_row_store(char *row, int type, int size, const kf_row_part &p,
+                                             const float (&v)[CHUNKS][kf_step<TYPE>]) {
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        if constexpr (TYPE != 0) {
+            const int32_t at = kf_row_at<TYPE>(p, i, 0);
+            if (p.there && at < p.end)
+                kf_chunk_store(row + (int64_t)at * (16 / kf_step<TYPE>), kf_chunk_pack<TYPE>(v[i]));
+        } else {
+#pragma unroll
+            for (int e = 0; e < kf_step<TYPE>; e++) {
+                const int32_t at = kf_row_at<TYPE>(p, i, e);
+                if (p.there && at < p.end) kf_element_store(row + (int64_t)at * size, type, v[i][e]);
+            }
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------- reductions
+
+struct kf_add {
+    static __device__ __forceinline__ float identity() { return 0.0f; }
+    static __device__ __forceinline__ float of(float a, float b) { return a + b; }
+};
+struct kf_most { // NaN is left aside
+    static __device__ __forceinline__ float identity() { return -INFINITY; }
+    static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
+};
+
+enum { KF_ROWS_WARPS = KF_ROWS_BLOCK / 32 };
+
+// One reduction's room in shared memory. Each is used once in a block's life, so that none waits for the one before.
+struct kf_row_room {
+    float warp[KF_ROWS_WARPS];
+    float block;
+};
+
+// Over the threads that share a row; all threads of the block call it.
+template <class OP> __device__ __forceinline__ float kf_row_reduce(float x, int32_t group, kf_row_room &room) {
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        if (group > step) x = OP::of(x, __shfl_xor_sync(0xffffffffu, x, step));
+    if (group <= 32) return x;
+    const int lane = threadIdx.x & 31, warps = group >> 5;
+    if (lane == 0) room.warp[threadIdx.x >> 5] = x;
+    __syncthreads();
+    x = lane < warps ? room.warp[lane] : OP::identity();
+#pragma unroll
+    for (int step = KF_ROWS_WARPS / 2; step; step /= 2) x = OP::of(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return __shfl_sync(0xffffffffu, x, 0);
+}
+
+// And over the blocks that share it, in their order. The caller ends with a barrier of the cluster, for a block's shared
+// memory goes with it.
+template <class OP>
+__device__ __forceinline__ float kf_row_reduce_all(float x, const kf_row_part &p, int32_t cluster, kf_row_room &room) {
+    x = kf_row_reduce<OP>(x, p.group, room);
+    if (cluster == 1) return x;
+    if (threadIdx.x == 0) room.block = x;
+    kf_cluster_barrier();
+    x = OP::identity();
+    for (int rank = 0; rank < cluster; rank++) x = OP::of(x, kf_cluster_float(kf_shared(&room.block), rank));
+    return x;
+}
+
+#endif
