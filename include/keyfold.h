@@ -380,7 +380,8 @@ typedef struct kf_rope_args {
 
 /* Appends N rows to a KV cache: cache[b, h, slot[b] + n] = new[b, h, n], k rotated by `rope` (pairing OFF: not) at position
    slot[b] + n or positions[b, n], converted to the cache's dtype with one rounding. A run whose slots do not fit the cache is refused
-   (KF_INVALID_ARGUMENT) before anything is written. */
+   (KF_INVALID_ARGUMENT) before anything is written. On CUDA slots stay on the device: a sequence whose rows do not all fit is left
+   out, and nothing is written for it. */
 typedef struct kf_kv_append_args {
     kf_args head;
     const kf_tensor *k;       /* [B, Hkv, N, D] float */
@@ -434,7 +435,7 @@ KF_API kf_status kf_pack_weight_size(const kf_context *context, const kf_weight 
 KF_API kf_status kf_pack_weight(const kf_context *context, const kf_weight *weight, void *destination, size_t bytes, kf_weight *packed);
 
 /* Rows of a table: y[t] = scale * table[ids[t]]. An id outside the table is KF_INVALID_ARGUMENT at the run, before anything is
-   written. */
+   written. On CUDA ids stay on the device: there such an id gives a row of NaN. */
 typedef struct kf_embedding_args {
     kf_args head;
     const kf_weight *table; /* [V, N], any type, not packed */
