@@ -40,6 +40,10 @@ class Call:
         """A tensor that is read; None leaves it out."""
         return None if value is None else self._hold(field, value if isinstance(value, Tensor) else Tensor(value))
 
+    def inputs(self, **values: Any) -> None:
+        for field, value in values.items():
+            self.input(field, value)
+
     def inout(self, field: str, value: Any) -> Tensor:
         """A tensor that is written, given by the caller."""
         tensor = value if isinstance(value, Tensor) else Tensor(value)
@@ -58,6 +62,11 @@ class Call:
         new = _allocate.empty(like, shape, dtype)
         self._hold(field, new.tensor)
         self.results.append(new.result)
+
+    def wanted(self, field: str, given: Any, asked: bool, like: Optional[Tensor], shape: Sequence[int], dtype: Any) -> None:
+        """A second result, which is there where the caller gives its place or asks for it."""
+        if asked or given is not None:
+            self.output(field, given, like, shape, dtype)
 
     def weights(self, field: str, value: Any) -> Weight:
         self.weight = as_weight(value)

@@ -99,8 +99,7 @@ def softmax(
     tx = call.input("x", x)
     shape = tx.shape if tx is not None else ()
     call.output("y", out, tx, shape, chosen(dtype, tx))
-    if return_lse or lse is not None:
-        call.output("lse", lse, tx, shape[:-1], "fp32")
+    call.wanted("lse", lse, return_lse, tx, shape[:-1], "fp32")
     return call
 
 
@@ -176,21 +175,11 @@ def attention(
     """
     call = Call("attention", context)
     tq, _, tv = call.input("q", q), call.input("k", k), call.input("v", v)
-    call.input("key_lengths", key_lengths)
-    call.input("positions", positions)
-    call.input("alibi_slopes", alibi_slopes)
-    call.input("sinks", sinks)
-    call.input("bias", bias)
-    call.input("mask", mask)
-    call.input("query_offsets", query_offsets)
-    call.input("key_offsets", key_offsets)
-    call.input("page_table", page_table)
-    call.input("k_scale", k_scale)
-    call.input("v_scale", v_scale)
+    call.inputs(key_lengths=key_lengths, positions=positions, alibi_slopes=alibi_slopes, sinks=sinks, bias=bias, mask=mask)
+    call.inputs(query_offsets=query_offsets, key_offsets=key_offsets, page_table=page_table, k_scale=k_scale, v_scale=v_scale)
     rows = tq.shape[:-1] if tq is not None else ()
     call.output("o", out, tq, rows + (trailing(tv),), chosen(dtype, tq))
-    if return_lse or lse is not None:
-        call.output("lse", lse, tq, rows, "fp32")
+    call.wanted("lse", lse, return_lse, tq, rows, "fp32")
     flags = CAUSAL if causal else 0
     if window_left is not None:
         flags |= WINDOW_LEFT
@@ -240,8 +229,7 @@ def merge_states(
     call.input("lse_parts", lse_parts)
     shape = parts.shape[1:] if parts is not None else ()
     call.output("o", out, parts, shape, chosen(dtype, parts))
-    if return_lse or lse is not None:
-        call.output("lse", lse, parts, shape[:-1], "fp32")
+    call.wanted("lse", lse, return_lse, parts, shape[:-1], "fp32")
     return call
 
 
@@ -289,8 +277,7 @@ def rmsnorm(
     call.input("weight", weight)
     shape = tx.shape if tx is not None else ()
     call.output("y", out, tx, shape, chosen(dtype, tx))
-    if return_sum or sum is not None:
-        call.output("sum", sum, tx, shape, chosen(None, tx))
+    call.wanted("sum", sum, return_sum, tx, shape, chosen(None, tx))
     call.set(eps=eps, weight_offset=weight_offset, cast=number("rmsnorm: cast", cast, CASTS))
     return call
 

@@ -18,14 +18,10 @@ static inline kf_int kf_part_widen(kf_int sum, kf_int part) {
 
 #include "cpu/linear_tile.h"
 
+#include "cpu/linear_dense_avx512.h"
+
 KF_QUANT_ROWS(4)
 KF_QUANT_ROWS(1)
-KF_DENSE_ROWS(12, 2)
-KF_DENSE_ROWS(12, 1)
-KF_DENSE_ROWS(4, 2)
-KF_DENSE_ROWS(4, 1)
-KF_DENSE_ROWS(1, 2)
-KF_DENSE_ROWS(1, 1)
 
 static void quant(const kf_linear_tile *tile) {
     if (tile->rows == 4)
@@ -34,17 +30,7 @@ static void quant(const kf_linear_tile *tile) {
         quant_rows_1(tile);
 }
 
-static void dense(const kf_linear_tile *tile) {
-    const bool two = tile->panels == 2;
-    if (tile->rows == 12)
-        (two ? dense_rows_12_2 : dense_rows_12_1)(tile);
-    else if (tile->rows == 4)
-        (two ? dense_rows_4_2 : dense_rows_4_1)(tile);
-    else
-        (two ? dense_rows_1_2 : dense_rows_1_1)(tile);
-}
-
-static const int32_t QUANT_ROWS[] = {4, 1}, DENSE_ROWS[] = {12, 4, 1};
+static const int32_t QUANT_ROWS[] = {4, 1};
 
 const kf_linear_kernels kf_linear_avx512 = {
     .notes = "4x16 maddubs (quantised), 12x32 FMA (dense)",
