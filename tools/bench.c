@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "bench.h"
-#include "core/internal.h"
 
 enum { MAX_LIST = 16 };
 // A case larger than this would spend minutes in filling memory alone.
