@@ -287,7 +287,8 @@ typedef struct kf_softmax_args {
  * exactly the rows that see it. Keys at j >= key_length[b] are never read.
  *
  * On CUDA: lengths and positions stay on the device, so a captured run stays valid as they change; a length out of range is taken as
- * the nearest in range. NaN or infinity in a value that some, but not all, of up to 128 neighbouring rows see may reach all of them. */
+ * the nearest in range. NaN or infinity in a value that some, but not all, of up to 128 neighbouring rows see, or that lies between
+ * keys that they see (a window at positions apart), may reach all of them. */
 enum {
     KF_ATTENTION_CAUSAL = 1u << 0,
     KF_ATTENTION_WINDOW_LEFT = 1u << 1,  /* window_left holds */

@@ -208,9 +208,9 @@ static int print_info(const kf_context *context, bool json, bool ceilings) {
         puts("\n}");
         return status;
     }
-    printf("keyfold %s\nbuilt with  %s %s\ndevice      %s, %d threads, last cache %.1f MiB\nCPU has     ",
-           kf_version_string(), compiler, KF_BUILD_FLAGS, info.name, info.threads,
-           (double)kft_cache_bytes() / (1 << 20));
+    printf("keyfold %s\nbuilt with  %s %s\ndevice      %s", kf_version_string(), compiler, KF_BUILD_FLAGS, info.name);
+    if (!cuda) printf(", %d threads, last cache %.1f MiB", info.threads, (double)kft_cache_bytes() / (1 << 20));
+    printf("\nCPU has     ");
     print_features(false);
     printf("\nISA in use  %s (highest of the CPU: %s)\nCUDA inside %s\n", isa, kf_isa_string((int)kf_cpu_isa()),
            KF_CUDA_ARCHITECTURES[0] ? KF_CUDA_ARCHITECTURES : "none");

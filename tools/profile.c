@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_COLUMNS = 64, LINE_BYTES = 1 << 16 };
+enum { MOST_COLUMNS = 1024, LINE_BYTES = 1 << 16 };
 
 // What is asked of ncu. Names are those of Nsight Compute; units are base units (ns, bytes).
 enum { DURATION, SM, TENSOR, ISSUE, DRAM, DRAM_BYTES, L2, L2_HITS, L1, WARPS, REGISTERS, METRICS };

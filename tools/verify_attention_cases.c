@@ -214,6 +214,8 @@ static const attention_case DECODE[] = {
     {.name = "decode/32-heads", .H = 32, .Hkv = 8, .Nq = 1, .Nk = 1024, .D = 128},
     {.name = "decode/8192", .H = 32, .Hkv = 32, .Nq = 1, .Nk = 8192, .D = 128, .full_only = true},
     {.name = "decode/32768", .H = 32, .Hkv = 8, .Nq = 1, .Nk = 32768, .D = 128, .full_only = true},
+    {.name = "decode/4-queries", .B = 2, .H = 32, .Hkv = 8, .Nq = 4, .Nk = 8192, .D = 128, .full_only = true},
+    {.name = "decode/16-sequences", .B = 16, .H = 32, .Hkv = 8, .Nq = 1, .Nk = 2048, .D = 128, .full_only = true},
     {.name = "prefill/chunk", .H = 3, .Hkv = 1, .Nq = 128, .Nk = 1100, .D = 64, .flags = CAUSAL},
     {.name = "prefill/chunk-lengths",
      .B = 2,

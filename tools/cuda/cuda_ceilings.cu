@@ -14,8 +14,9 @@
 
 namespace {
 
-const double REPLAY_SECONDS = 200e-6; // of a graph, so that an event's half microsecond does not count
-enum { MOST_LAUNCHES = 512, TRIES = 3, BUFFER_L2S = 32, FLUSH_L2S = 3, THREADS = 256, FMA_BLOCKS = 8 };
+const size_t BUFFER_BYTES = size_t(8) << 30; // several times what a decode of 64 sequences reads
+const double REPLAY_SECONDS = 200e-6;        // of a graph, so that an event's half microsecond does not count
+enum { MOST_LAUNCHES = 512, TRIES = 3, FLUSH_L2S = 3, THREADS = 256, FMA_BLOCKS = 8 };
 
 struct variant {
     const void *function;
@@ -160,7 +161,7 @@ kft_cuda_ceilings *kft_cuda_ceilings_open(void *stream) {
     if (!c) return nullptr;
     c->stream = (cudaStream_t)stream;
     bool good = cudaGetDevice(&device) == cudaSuccess && cudaGetDeviceProperties(&c->device, device) == cudaSuccess;
-    c->buffer_bytes = (size_t)BUFFER_L2S * (size_t)c->device.l2CacheSize;
+    c->buffer_bytes = std::min(BUFFER_BYTES, c->device.totalGlobalMem / 8 / 256 * 256);
     c->flush_bytes = (size_t)FLUSH_L2S * (size_t)c->device.l2CacheSize;
     good = good && cudaMalloc((void **)&c->buffer, c->buffer_bytes + c->flush_bytes) == cudaSuccess &&
            cudaMalloc((void **)&c->sink, sizeof *c->sink) == cudaSuccess && cudaEventCreate(&c->begin) == cudaSuccess &&
@@ -218,8 +219,8 @@ bool kft_cuda_ceiling_prepare(kft_cuda_ceilings *c, kft_ceiling ceiling, double 
     const bool copies = ceiling == KFT_CEILING_COPY;
     const variant *variants = copies ? COPIES : READS;
     const size_t count = copies ? sizeof COPIES / sizeof *COPIES : sizeof READS / sizeof *READS;
-    // Whole pieces of a bulk copy, at most a quarter of the buffer.
-    const int64_t piece = BULK_BYTES / 16, most = (int64_t)(c->buffer_bytes / 16 / 4) / piece * piece;
+    // Whole pieces of a bulk copy; two launches find room in the buffer.
+    const int64_t piece = BULK_BYTES / 16, most = (int64_t)(c->buffer_bytes / (copies ? 64 : 32)) / piece * piece;
     int64_t words = (int64_t)(bytes / (copies ? 32 : 16) + (double)piece - 1) / piece * piece;
     words = std::min(std::max(words, piece), most);
     probe *best = &c->memory[ceiling];
