@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times the Triton kernel beside torch's SDPA (its choice, its flash backend, cuDNN) and keyfold's CUDA kernel, and prints
+what the tuner chose and why.
+
+    python -m studies.triton_flash_attention.bench --json reports/h200/studies/triton_flash_attention.json
+"""
+
+import argparse
+import sys
+
+from keyfold.peers import Case, Place, measure, report
+from keyfold.peers.timing import ceilings
+
+from . import forward as study
+
+SHAPES = [(2, 16, 4096, 64), (1, 8, 512, 64), (1, 8, 2048, 64), (4, 32, 4096, 128), (1, 8, 8192, 128), (2, 16, 16384, 64)]
+
+
+def triton_call(case, place, x):
+    lse = place.torch.empty(x.q.shape[:3], dtype=place.torch.float32, device=x.q.device)
+    o = place.torch.full_like(x.q, float("nan"))
+
+    def call():
+        study.forward(x.q, x.k, x.v, causal=case.causal, out=o, lse=lse)
+        return o
+
+    return call
+
+
+def tuning():
+    """The tuner's times of every configuration for its last shape, the best first, with what each one occupies."""
+    rows = []
+    for chosen, times in study.tuned_kernel.configs_timings.items():
+        us = (times[0] if isinstance(times, (list, tuple)) else times) * 1e3
+        row = {**chosen.kwargs, "warps": chosen.num_warps, "stages": chosen.num_stages, "us": round(us, 2)}
+        rows.append({**row, **occupied(row)})
+    return sorted(rows, key=lambda row: row["us"])
+
+
+def occupied(row):
+    """Registers a thread, spills and shared memory, of the kernel that was compiled last with this configuration."""
+    found = {}
+    for caches in study.forward_kernel.device_caches.values():
+        for kernel in caches[0].values():
+            named = {study.forward_kernel.arg_names[path[0]]: value for path, value in kernel.src.constants.items()}
+            same = all(named.get(name) == row[name] for name in ("BLOCK_M", "BLOCK_N"))
+            if same and (kernel.metadata.num_warps, kernel.metadata.num_stages) == (row["warps"], row["stages"]):
+                found = {"registers": kernel.n_regs, "spills": kernel.n_spills, "shared": kernel.metadata.shared}
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json")
+    parser.add_argument("--plot")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--peers", default="sdpa,flash2,cudnn")
+    parser.add_argument("--match", default="")
+    options = parser.parse_args()
+    place = Place("cuda")
+    command = "python -m studies.triton_flash_attention.bench " + " ".join(sys.argv[1:])
+    source = report.provenance(place.machine, command.strip(), ceilings(place), report.commit())
+    print(source, flush=True)
+    rows = []
+    for B, H, N, D in SHAPES:
+        for causal in (True, False):
+            case = Case("attention", (B, H, H, N, N, D), "bf16", causal)
+            if options.match not in case.title:
+                continue
+            row = measure(case, place, peers=options.peers.split(","), extra={"triton": triton_call}, count=options.rounds)
+            row = {**row, "tuning": tuning(), **source}
+            triton_us = row["times_us"].get("triton")
+            row["triton_speed"] = {n: round(t / triton_us, 4) for n, t in row["times_us"].items() if n != "triton"} if triton_us else {}
+            rows.append(row)
+            print(report.line(row), "\n    triton's speed by:", row["triton_speed"], "\n    tuned:", row["tuning"][:6], flush=True)
+            if options.json:
+                report.write_json(options.json, rows)
+            place.torch.cuda.empty_cache()
+    if options.plot:
+        print("plot:", report.plot(options.plot, rows))
+    return 1 if any(row["failed"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
