@@ -69,12 +69,33 @@ verify() { KEYFOLD_ISA=$1 "$keyfold" verify --quick; }
 
 python_tests() {
     [ -d python/tests ] || { echo "there is no Python package in this tree"; return 77; }
+    in_venv python/tests
+}
+
+# What needs torch, Triton or a GPU is skipped with its name.
+studies_tests() {
+    [ -d studies ] || { echo "there are no studies in this tree"; return 77; }
+    in_venv studies -rs
+}
+
+# in_venv ARGUMENTS...: pytest in a venv of the build's own.
+in_venv() {
     venv=$build/venv
     if ! [ -x "$venv/bin/pytest" ]; then
         python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check --retries 1 --timeout 20 numpy pytest gguf ||
             { echo "numpy and pytest could not be installed"; return 77; }
     fi
-    KEYFOLD_LIBRARY=$(cd "$build" && pwd)/libkeyfold.so PYTHONPATH=python "$venv/bin/python" -m pytest -q python/tests
+    KEYFOLD_LIBRARY=$(cd "$build" && pwd)/libkeyfold.so PYTHONPATH=python "$venv/bin/python" -m pytest -q "$@"
+}
+
+# pytest's own skips: each reason counts as one.
+named_skips() {
+    reasons=$(sed -n 's/^SKIPPED \[\([0-9]*\)\] [^:]*:[0-9]*: \(.*\)/\1 \2/p' "$2" |
+        awk '{n = $1; sub(/^[0-9]* /, ""); count[$0] += n} END {for (reason in count) print reason " (" count[reason] ")"}')
+    [ -n "$reasons" ] || return 0
+    while read -r reason; do skip "$1: $reason"; done <<REASONS
+$reasons
+REASONS
 }
 
 has_command() { "$keyfold" --help | grep -q "^  $1 "; }
@@ -100,6 +121,8 @@ if [ "$mode" = all ]; then
     [ -f tests/mutants.sh ] && step "mutants" sh tests/mutants.sh --quick
     # In a configuration whose Python has numpy and pytest they are among ctest's.
     ctest --test-dir "$build" -N | grep -q ': python$' || step "Python package" python_tests
+    step "studies" studies_tests
+    named_skips "studies" "$logs/studies.log"
 fi
 
 echo

@@ -26,6 +26,12 @@ if not CUDA:
     os.environ["TRITON_INTERPRET"] = "1"  # is read when a kernel is defined
 
 
+def pytest_configure(config):
+    # The interpreter's own, once for every loop of a kernel.
+    config.addinivalue_line("filterwarnings", "ignore:Conversion of an array with ndim > 0:DeprecationWarning")
+    config.addinivalue_line("filterwarnings", "ignore:All-NaN slice encountered:RuntimeWarning")
+
+
 def missing_for_triton():
     if torch is None:
         return "torch is not installed"

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws every table of reports/h200 that keyfold.peers or a study wrote, as SVG and PNG, with unit, machine and commit:
+
+    python -m studies.plots [--reports reports/h200] [--out reports/h200/plots]
+
+A file is an array of rows. What a row has decides what is drawn of it: times of several implementations (bars of useful work a
+second, or of microseconds), a sweep over the number of splits (lines), tokens a second (bars).
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+from studies.conftest import ROOT  # noqa: F401  (puts the package on the path)
+
+COLOURS = {
+    "keyfold": "#c0392b",
+    "triton": "#8e44ad",
+    "cudnn": "#27ae60",
+    "flash2": "#2980b9",
+    "efficient": "#16a085",
+    "sdpa": "#7f8c8d",
+    "compile": "#f39c12",
+    "eager": "#bdc3c7",
+    "flashinfer": "#d35400",
+    "fa4": "#2c3e50",
+    "naive": "#95a5a6",
+}
+WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+
+def label(row):
+    weight = f" {row['weight']}" if row.get("weight") else ""
+    return f"{','.join(map(str, row['shape']))}{weight}{' causal' if row.get('causal') else ''}"
+
+
+def work(row):
+    """(amount of a microsecond's worth, unit): TFLOP of a product-bound call, else TB; None where the row does not say."""
+    flops, moved = row.get("flops"), row.get("bytes")
+    if flops is None and row["op"] in ("attention", "decode"):  # written before rows said so
+        shape = row["shape"]
+        B, H, Hkv, Nq, Nk, D = shape if len(shape) == 6 else (*shape[:3], shape[3], *shape[3:])
+        flops = 4 * B * H * Nq * Nk * D / (2 if row.get("causal") else 1)
+        moved = WIDTH[row["dtype"]] * 2 * B * D * (H * Nq + Hkv * Nk)
+    if flops and flops > 32 * moved:
+        return flops / 1e6, "TFLOP/s"
+    return (moved / 1e6, "TB/s") if moved else None
+
+
+def origin(rows):
+    commits = ", ".join(dict.fromkeys(str(row.get("commit", "unknown")) for row in rows))
+    return f"{rows[0].get('machine', 'machine unknown')}; commit {commits}"
+
+
+def groups(rows):
+    """Rows of one operation and one unit make one plot."""
+    found = {}
+    for row in rows:
+        if row.get("times_us"):
+            amount = work(row)
+            found.setdefault((row["op"], amount[1] if amount else "us"), []).append(row)
+    return found
+
+
+def bars(axes, rows, values, unit):
+    """One group of bars a row; values(row): {name: number}."""
+    names = list(dict.fromkeys(name for row in rows for name in values(row)))
+    height = 0.84 / len(names)
+    for number, name in enumerate(names):
+        drawn = [(i + number * height, values(row)[name]) for i, row in enumerate(rows) if name in values(row)]
+        axes.barh([y for y, _ in drawn], [x for _, x in drawn], height, label=name, align="edge", color=COLOURS.get(name))
+        for y, x in drawn:
+            axes.text(x, y + height / 2, f" {x:.4g}", va="center", fontsize=6)
+    axes.set_yticks([i + 0.42 for i in range(len(rows))], [label(row) for row in rows], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(unit)
+    axes.margins(x=0.1)
+    axes.legend(fontsize=7, loc="best")
+    return len(rows) * len(names)
+
+
+def draw_times(pyplot, rows, op, unit):
+    def values(row):
+        amount = work(row)
+        return {name: amount[0] / us if amount else us for name, us in row["times_us"].items()}
+
+    count = sum(len(row["times_us"]) for row in rows)
+    figure, axes = pyplot.subplots(figsize=(9, 1.4 + 0.16 * count + 0.12 * len(rows)))
+    bars(axes, rows, values, unit)
+    axes.set_title(f"{op}, {rows[0]['dtype']}: {unit}\n{origin(rows)}", fontsize=9)
+    return figure
+
+
+def draw_sweep(pyplot, rows):
+    """Time by number of splits, a line a shape, and the unsplit kernel as a point at its left."""
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    for row in rows:
+        points = sorted((int(name[2:]), us) for name, us in row["sweep_us"].items() if re.fullmatch(r"G=\d+", name) and us)
+        (drawn,) = axes.plot([g for g, _ in points], [us for _, us in points], marker="o", label=label(row))
+        for name, style in (("keyfold", "--"), ("cudnn", ":")):
+            if name in row["times_us"]:
+                axes.axhline(row["times_us"][name], color=drawn.get_color(), linestyle=style, linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("G, splits of the keys")
+    axes.set_ylabel("us a call (dashed: keyfold's CUDA kernel; dotted: cuDNN)")
+    axes.set_title(f"decode in Triton by number of splits\n{origin(rows)}", fontsize=9)
+    axes.legend(fontsize=8)
+    axes.grid(True, which="both", linewidth=0.3)
+    return figure
+
+
+def draw_tokens(pyplot, rows):
+    figure, axes = pyplot.subplots(figsize=(9, 1.4 + 0.16 * sum(len(row["tokens_per_s"]) for row in rows) + 0.12 * len(rows)))
+    bars(axes, [{**row, "shape": [row.get("model", "")]} for row in rows], lambda row: row["tokens_per_s"], "tokens/s")
+    axes.set_title(f"decode at batch 1: tokens/s\n{origin(rows)}", fontsize=9)
+    return figure
+
+
+def figures(pyplot, name, rows):
+    """(file stem, figure) of everything that a file's rows have."""
+    for (op, unit), some in groups(rows).items():
+        yield f"{name}-{op}-{unit.split('/')[0].lower()}", draw_times(pyplot, some, op, unit)
+    swept = [row for row in rows if row.get("sweep_us")]
+    if swept:
+        yield f"{name}-sweep", draw_sweep(pyplot, swept)
+    told = [row for row in rows if isinstance(row.get("tokens_per_s"), dict)]
+    if told:
+        yield f"{name}-tokens", draw_tokens(pyplot, told)
+
+
+def reports(folder):
+    """(name, rows) of every file under the folder that is such an array."""
+    for path in sorted(folder.rglob("*.json")):
+        rows = json.loads(path.read_text())
+        if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+            yield "-".join(path.relative_to(folder).with_suffix("").parts), rows
+
+
+def main(given=None):
+    parser = argparse.ArgumentParser(prog="python -m studies.plots")
+    parser.add_argument("--reports", type=Path, default=ROOT / "reports" / "h200")
+    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "h200" / "plots")
+    options = parser.parse_args(given)
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("studies.plots: matplotlib is not installed")
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "keyfold"  # the same rows give the same file
+    from matplotlib import pyplot
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    count = 0
+    for name, rows in reports(options.reports):
+        for stem, figure in figures(pyplot, name, rows):
+            figure.tight_layout()
+            figure.savefig(options.out / f"{stem}.svg", metadata={"Date": None})
+            figure.savefig(options.out / f"{stem}.png", dpi=110)
+            pyplot.close(figure)
+            print(options.out / f"{stem}.svg")
+            count += 1
+    print(f"{count} plots")
+    return 0 if count else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plots of made-up rows: every kind of table becomes an SVG and a PNG that say unit, machine and commit."""
+
+import json
+
+import pytest
+
+from studies.plots.__main__ import main, work
+
+SOURCE = {"machine": "a machine of tests", "commit": "abc1234", "command": "none"}
+ATTENTION = {"op": "attention", "shape": [1, 8, 8, 512, 512, 64], "dtype": "bf16", "causal": True,
+             "times_us": {"keyfold": 10.0, "cudnn": 12.5}, "flops": 2.7e8, "bytes": 2e6, **SOURCE}  # fmt: skip
+DECODE = {"op": "decode", "shape": [1, 32, 8, 1, 8192, 128], "dtype": "bf16", "causal": False,
+          "times_us": {"keyfold": 14.3, "triton": 20.0}, "sweep_us": {"G=1": 90.0, "G=8": 25.0, "G=16 64/4/3": 21.0},
+          "flops": 1.3e8, "bytes": 3.4e7, **SOURCE}  # fmt: skip
+OLD = {"op": "decode", "shape": [1, 32, 8, 1, 8192, 128], "dtype": "bf16", "causal": False, "times_us": {"keyfold": 14.3}}
+TOKENS = {"op": "step", "model": "a model", "tokens_per_s": {"keyfold": 1000.0, "eager": 40.0}, **SOURCE}
+
+
+def test_draws(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    reports, out = tmp_path / "reports", tmp_path / "plots"
+    (reports / "studies").mkdir(parents=True)
+    (reports / "studies" / "triton.json").write_text(json.dumps([ATTENTION, DECODE]))
+    (reports / "steps.json").write_text(json.dumps([TOKENS]))
+    (reports / "other.json").write_text('{"not": "rows"}')
+    assert main(["--reports", str(reports), "--out", str(out)]) == 0
+    names = {path.name for path in out.iterdir()}
+    stems = ["studies-triton-attention-tflop", "studies-triton-decode-tb", "studies-triton-sweep", "steps-tokens"]
+    assert names == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "png")}
+    for path in out.glob("*.svg"):
+        assert path.read_text().lstrip().startswith("<?xml")
+
+
+def test_nothing_to_draw(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    assert main(["--reports", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+
+
+def test_work():
+    assert work(ATTENTION)[1] == "TFLOP/s" and work(DECODE)[1] == "TB/s"
+    assert work(OLD)[0] == pytest.approx(33.57, rel=1e-3)
