@@ -72,8 +72,14 @@ def check(o, lse, q, k, v, causal=False, window=0, slopes=None, heads=None):
         assert not torch.isnan(error).any(), f"head {b}, {h}: NaN at {first_of(torch.isnan(error))}"
         allowed = 2 * (naive.double() - exact).abs().max() + 2 * EPSILON[q.dtype] * exact.abs().amax(-1, keepdim=True)
         bad = error > allowed
-        assert not bad.any(), f"head {b}, {h}: {error.max():.3g} off, first at {first_of(bad)}: {o[b, h][bad][0]} for {exact[bad][0]}"
-        worst, over, under = max(worst, float(error.max())), over + float((error**2).sum()), under + float((exact**2).sum())
+        assert not bad.any(), (
+            f"head {b}, {h}: {error.max():.3g} off, first at {first_of(bad)}: {o[b, h][bad][0]} for {exact[bad][0]}"
+        )
+        worst, over, under = (
+            max(worst, float(error.max())),
+            over + float((error**2).sum()),
+            under + float((exact**2).sum()),
+        )
         empty = torch.isinf(exact_lse)
         assert (torch.isinf(lse[b, h]) == empty).all(), f"head {b}, {h}: rows without keys"
         off = (lse[b, h].double() - exact_lse)[~empty].abs()

@@ -158,7 +158,13 @@ def example() -> list[tuple[str, float]]:
     alone = add_tile(empty(2), EXAMPLE_S[2:], EXAMPLE_V[2:])
     o, lse = finish(second)
     numbers = [("m1", first.m), ("d1", first.d), ("o1[0]", first.o[0]), ("o1[1]", first.o[1])]
-    numbers += [("w", weight(first.m, second.m)), ("m2", second.m), ("d2", second.d), ("o2[0]", second.o[0]), ("o2[1]", second.o[1])]
+    numbers += [
+        ("w", weight(first.m, second.m)),
+        ("m2", second.m),
+        ("d2", second.d),
+        ("o2[0]", second.o[0]),
+        ("o2[1]", second.o[1]),
+    ]
     numbers += [("mB", alone.m), ("dB", alone.d), ("oB[0]", alone.o[0]), ("oB[1]", alone.o[1])]
     return numbers + [("O[0]", o[0]), ("O[1]", o[1]), ("lse", lse)]
 

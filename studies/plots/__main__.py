@@ -70,7 +70,9 @@ def bars(axes, rows, values, unit):
     height = 0.84 / len(names)
     for number, name in enumerate(names):
         drawn = [(i + number * height, values(row)[name]) for i, row in enumerate(rows) if name in values(row)]
-        axes.barh([y for y, _ in drawn], [x for _, x in drawn], height, label=name, align="edge", color=COLOURS.get(name))
+        axes.barh(
+            [y for y, _ in drawn], [x for _, x in drawn], height, label=name, align="edge", color=COLOURS.get(name)
+        )
         for y, x in drawn:
             axes.text(x, y + height / 2, f" {x:.4g}", va="center", fontsize=6)
     axes.set_yticks([i + 0.42 for i in range(len(rows))], [label(row) for row in rows], fontsize=8)
@@ -97,7 +99,9 @@ def draw_sweep(pyplot, rows):
     """Time by number of splits, a line a shape, and the unsplit kernel as a point at its left."""
     figure, axes = pyplot.subplots(figsize=(8, 5))
     for row in rows:
-        points = sorted((int(name[2:]), us) for name, us in row["sweep_us"].items() if re.fullmatch(r"G=\d+", name) and us)
+        points = sorted(
+            (int(name[2:]), us) for name, us in row["sweep_us"].items() if re.fullmatch(r"G=\d+", name) and us
+        )
         (drawn,) = axes.plot([g for g, _ in points], [us for _, us in points], marker="o", label=label(row))
         for name, style in (("keyfold", "--"), ("cudnn", ":")):
             if name in row["times_us"]:
@@ -113,7 +117,9 @@ def draw_sweep(pyplot, rows):
 
 
 def draw_tokens(pyplot, rows):
-    figure, axes = pyplot.subplots(figsize=(9, 1.4 + 0.16 * sum(len(row["tokens_per_s"]) for row in rows) + 0.12 * len(rows)))
+    figure, axes = pyplot.subplots(
+        figsize=(9, 1.4 + 0.16 * sum(len(row["tokens_per_s"]) for row in rows) + 0.12 * len(rows))
+    )
     bars(axes, [{**row, "shape": [row.get("model", "")]} for row in rows], lambda row: row["tokens_per_s"], "tokens/s")
     axes.set_title(f"decode at batch 1: tokens/s\n{origin(rows)}", fontsize=9)
     return figure

@@ -13,7 +13,13 @@ ATTENTION = {"op": "attention", "shape": [1, 8, 8, 512, 512, 64], "dtype": "bf16
 DECODE = {"op": "decode", "shape": [1, 32, 8, 1, 8192, 128], "dtype": "bf16", "causal": False,
           "times_us": {"keyfold": 14.3, "triton": 20.0}, "sweep_us": {"G=1": 90.0, "G=8": 25.0, "G=16 64/4/3": 21.0},
           "flops": 1.3e8, "bytes": 3.4e7, **SOURCE}  # fmt: skip
-OLD = {"op": "decode", "shape": [1, 32, 8, 1, 8192, 128], "dtype": "bf16", "causal": False, "times_us": {"keyfold": 14.3}}
+OLD = {
+    "op": "decode",
+    "shape": [1, 32, 8, 1, 8192, 128],
+    "dtype": "bf16",
+    "causal": False,
+    "times_us": {"keyfold": 14.3},
+}
 TOKENS = {"op": "step", "model": "a model", "tokens_per_s": {"keyfold": 1000.0, "eager": 40.0}, **SOURCE}
 
 

@@ -69,7 +69,9 @@ def main():
         swept = {name: us for name, us in first["times_us"].items() if name.startswith("G=")}
         G = int(min(swept, key=swept.get)[2:])
         tiles = {f"G={G} {k}/{w}/{s}": split_into(G, k, w, s) for k, w, s in TILES}
-        row = measure(case, place, peers=options.peers.split(","), extra={"naive": naive, **tiles}, count=options.rounds)
+        row = measure(
+            case, place, peers=options.peers.split(","), extra={"naive": naive, **tiles}, count=options.rounds
+        )
         best = min(tiles, key=lambda name: row["times_us"].get(name, float("inf")))
         for name in tiles:  # one of them stands for the study; the others remain in the sweep
             us = row["times_us"].pop(name, None)

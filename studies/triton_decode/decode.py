@@ -89,7 +89,9 @@ def decode(q, k, v, *, G=None, scale=None, block=None, warps=4, stages=3, out=No
     B, H, Nq, D = q.shape
     Hkv, Nk = k.shape[1], k.shape[2]
     if Nq != 1 or H % Hkv or k.shape != (B, Hkv, Nk, D) or v.shape != k.shape or D not in (16, 32, 64, 128, 256):
-        raise ValueError(f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: not one query, or not of one D of 16 to 256")
+        raise ValueError(
+            f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: not one query, or not of one D of 16 to 256"
+        )
     group = H // Hkv
     block = (16 if INTERPRETED else 64) if block is None else block
     if G is None:

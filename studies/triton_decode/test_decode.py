@@ -13,7 +13,13 @@ from studies.triton_decode.decode import decode, splits_for  # noqa: E402
 from studies.triton_flash_attention.forward import forward  # noqa: E402
 
 TINY = [(1, 4, 2, 100, 16), (2, 2, 2, 16, 32), (1, 6, 2, 65, 16), (1, 2, 2, 1, 16)]
-LARGE = [(1, 32, 32, 8192, 128), (1, 32, 8, 8192, 128), (1, 32, 8, 1000, 128), (3, 16, 2, 4097, 64), (2, 40, 1, 333, 128)]
+LARGE = [
+    (1, 32, 32, 8192, 128),
+    (1, 32, 8, 8192, 128),
+    (1, 32, 8, 1000, 128),
+    (3, 16, 2, 4097, 64),
+    (2, 40, 1, 333, 128),
+]
 
 
 def held(device, dtype, shape, G, **options):

@@ -23,7 +23,9 @@ BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 16} if INTERPRETED else {"BLOCK_M": 64, "BLO
 
 
 @triton.jit
-def delta_kernel(O, DO, DELTA, o_batch, o_head, o_row, do_batch, do_head, do_row, H, Nq, D: tl.constexpr, BLOCK_M: tl.constexpr):
+def delta_kernel(
+    O, DO, DELTA, o_batch, o_head, o_row, do_batch, do_head, do_row, H, Nq, D: tl.constexpr, BLOCK_M: tl.constexpr
+):
     b, h = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
     i = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.arange(0, D)
@@ -141,12 +143,53 @@ def backward(q, k, v, o, lse, do, *, causal=False, window=0, slopes=None, scale=
     delta_kernel[(triton.cdiv(Nq, M), B * H)](o, do, delta, *o.stride()[:3], *do.stride()[:3], H, Nq, D=D, BLOCK_M=M)
     given = slopes if slopes is not None else lse
     strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *do.stride()[:3])
-    options = {"D": D, "CAUSAL": causal, "WINDOW": window, "ALIBI": slopes is not None, **BLOCKS, "num_warps": 8, "num_stages": 2}
+    options = {
+        "D": D,
+        "CAUSAL": causal,
+        "WINDOW": window,
+        "ALIBI": slopes is not None,
+        **BLOCKS,
+        "num_warps": 8,
+        "num_stages": 2,
+    }
     keys_kernel[(triton.cdiv(Nk, N), B * Hkv)](
-        q, k, v, do, lse, delta, dk, dv, given, scale, scale * LOG2E, *strides, *dk.stride()[:3], H, H // Hkv, Nq, Nk, **options
+        q,
+        k,
+        v,
+        do,
+        lse,
+        delta,
+        dk,
+        dv,
+        given,
+        scale,
+        scale * LOG2E,
+        *strides,
+        *dk.stride()[:3],
+        H,
+        H // Hkv,
+        Nq,
+        Nk,
+        **options,
     )
     queries_kernel[(triton.cdiv(Nq, M), B * H)](
-        q, k, v, do, lse, delta, dq, given, scale, scale * LOG2E, *strides, *dq.stride()[:3], H, H // Hkv, Nq, Nk, **options
+        q,
+        k,
+        v,
+        do,
+        lse,
+        delta,
+        dq,
+        given,
+        scale,
+        scale * LOG2E,
+        *strides,
+        *dq.stride()[:3],
+        H,
+        H // Hkv,
+        Nq,
+        Nk,
+        **options,
     )
     return dq, dk, dv
 

@@ -13,7 +13,14 @@ from keyfold.peers.timing import ceilings
 
 from . import forward as study
 
-SHAPES = [(2, 16, 4096, 64), (1, 8, 512, 64), (1, 8, 2048, 64), (4, 32, 4096, 128), (1, 8, 8192, 128), (2, 16, 16384, 64)]
+SHAPES = [
+    (2, 16, 4096, 64),
+    (1, 8, 512, 64),
+    (1, 8, 2048, 64),
+    (4, 32, 4096, 128),
+    (1, 8, 8192, 128),
+    (2, 16, 16384, 64),
+]
 
 
 def triton_call(case, place, x):
@@ -67,12 +74,23 @@ def main():
             case = Case("attention", (B, H, H, N, N, D), "bf16", causal)
             if options.match not in case.title:
                 continue
-            row = measure(case, place, peers=options.peers.split(","), extra={"triton": triton_call}, count=options.rounds)
+            row = measure(
+                case, place, peers=options.peers.split(","), extra={"triton": triton_call}, count=options.rounds
+            )
             row = {**row, "tuning": tuning(), **source}
             triton_us = row["times_us"].get("triton")
-            row["triton_speed"] = {n: round(t / triton_us, 4) for n, t in row["times_us"].items() if n != "triton"} if triton_us else {}
+            row["triton_speed"] = (
+                {n: round(t / triton_us, 4) for n, t in row["times_us"].items() if n != "triton"} if triton_us else {}
+            )
             rows.append(row)
-            print(report.line(row), "\n    triton's speed by:", row["triton_speed"], "\n    tuned:", row["tuning"][:6], flush=True)
+            print(
+                report.line(row),
+                "\n    triton's speed by:",
+                row["triton_speed"],
+                "\n    tuned:",
+                row["tuning"][:6],
+                flush=True,
+            )
             if options.json:
                 report.write_json(options.json, rows)
             place.torch.cuda.empty_cache()

@@ -149,7 +149,9 @@ def forward(q, k, v, *, causal=False, window=0, slopes=None, scale=None, blocks=
     B, H, Nq, D = q.shape
     Hkv, Nk = k.shape[1], k.shape[2]
     if D not in (16, 32, 64, 128, 256) or k.shape != (B, Hkv, Nk, D) or v.shape != k.shape or H % Hkv:
-        raise ValueError(f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: not of one D of 16 to 256, or H is no multiple of Hkv")
+        raise ValueError(
+            f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: not of one D of 16 to 256, or H is no multiple of Hkv"
+        )
     if any(t.stride(-1) != 1 for t in (q, k, v)):
         raise ValueError("the last stride must be 1")
     scale = 1.0 / math.sqrt(D) if scale is None else scale

@@ -40,7 +40,7 @@ def test_five_shapes(gpu, shape, causal):
     q, k, v = random(gpu, torch.bfloat16, B, H, H, N, N, D)
     o, lse = poisoned(q)
     forward(q, k, v, causal=causal, out=o, lse=lse)
-    print(shape, causal, reference.check(o, lse, q, k, v, causal))
+    reference.check(o, lse, q, k, v, causal)
     theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
     torch.testing.assert_close(o, theirs, atol=reference.SEEDS_TOLERANCE, rtol=reference.SEEDS_TOLERANCE)
 
@@ -60,7 +60,11 @@ def test_masks(device, dtypes, shape, causal, window, alibi):
 
 @pytest.mark.parametrize("causal,window", [(False, 0), (True, 0), (True, 100), (True, 1000)])
 @pytest.mark.parametrize("alibi", [False, True])
-@pytest.mark.parametrize("shape", [(2, 8, 2, 777, 777, 64), (1, 4, 4, 300, 1111, 128), (1, 4, 1, 1111, 300, 64), (1, 2, 2, 200, 200, 256)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 8, 2, 777, 777, 64), (1, 4, 4, 300, 1111, 128), (1, 4, 1, 1111, 300, 64), (1, 2, 2, 200, 200, 256)],
+    ids=str,
+)
 def test_masks_on_the_gpu(gpu, dtypes, shape, causal, window, alibi):
     for dtype in dtypes:
         q, k, v = random(gpu, dtype, *shape)
@@ -87,8 +91,16 @@ def test_every_configuration(gpu, number, D):
 def test_window_is_mistrals(device, dtypes):
     """W keys, the query's own among them: with all scores equal, each row is the mean of its last W values."""
     N, D, W = 40, 16, 7
-    q, k = torch.zeros(1, 1, N, D, device=device, dtype=dtypes[-1]), torch.zeros(1, 1, N, D, device=device, dtype=dtypes[-1])
-    v = torch.arange(N, device=device, dtype=torch.float32)[:, None].expand(N, D).to(dtypes[-1])[None, None].contiguous()
+    q, k = (
+        torch.zeros(1, 1, N, D, device=device, dtype=dtypes[-1]),
+        torch.zeros(1, 1, N, D, device=device, dtype=dtypes[-1]),
+    )
+    v = (
+        torch.arange(N, device=device, dtype=torch.float32)[:, None]
+        .expand(N, D)
+        .to(dtypes[-1])[None, None]
+        .contiguous()
+    )
     o, lse = run(device, q, k, v, causal=True, window=W)
     for i in range(N):
         seen = range(max(0, i - W + 1), i + 1)
