@@ -173,6 +173,7 @@ typedef struct kf_context_info {
     char name[64]; /* the device's name */
 } kf_context_info;
 
+/* Sets size and the defaults: the CPU, every thread, the highest ISA. NULL is ignored. */
 KF_API void kf_context_options_init(kf_context_options *options);
 
 /* Makes a context: the device, its kernels, and on the CPU a team of threads (the caller counts as one of them). options may be NULL.
@@ -183,6 +184,8 @@ KF_API kf_status kf_context_create(const kf_context_options *options, kf_context
 /* Every op and sequence of the context must be destroyed before. NULL is ignored. */
 KF_API void kf_context_destroy(kf_context *context);
 
+/* What the context has: threads that could be made, the ISA in use. Errors: KF_INVALID_ARGUMENT (NULL; a size that was never published).
+   Thread-safe. */
 KF_API kf_status kf_context_get_info(const kf_context *context, kf_context_info *info);
 
 /* Memory of the context's device, for callers that have no allocator for it. `bytes` of it, not set to anything, aligned to 64 bytes (256
@@ -506,7 +509,8 @@ KF_API kf_status kf_op_bind(kf_op *op, const kf_args *args);
 KF_API kf_status kf_op_workspace_size(const kf_op *op, size_t *bytes);
 
 /* Runs. Allocates nothing. What is read only now (key lengths, positions, slots, ids) is checked before anything is written.
-   workspace may be NULL where 0 bytes are needed. */
+   workspace may be NULL where 0 bytes are needed. Errors: KF_INVALID_ARGUMENT (a workspace that is too small, data that is NULL, a value
+   out of range), KF_DEVICE_ERROR. */
 KF_API kf_status kf_op_run(kf_op *op, void *workspace, size_t workspace_bytes);
 
 /* For callers with threads of their own. A run is: kf_op_prepare once; then for each phase 0 .. phases - 1 in order, every item of the
@@ -526,7 +530,9 @@ KF_API void kf_op_destroy(kf_op *op);
 typedef struct kf_sequence kf_sequence;
 
 /* A list of ops that run one after another on one team of threads, with a barrier between phases instead of a fork and join for each
-   op. Ops are borrowed: they must outlive the sequence, may be bound anew between runs, and may stand in it more than once. */
+   op. Ops are borrowed: they must outlive the sequence, may be bound anew between runs, and may stand in it more than once; an op of
+   another context is refused (KF_INVALID_ARGUMENT). The workspace is what the ops need, one after the other in the same memory, with the
+   rules of kf_op_run's. Errors otherwise: KF_OUT_OF_MEMORY (create, add). */
 KF_API kf_status kf_sequence_create(const kf_context *context, kf_sequence **sequence);
 KF_API kf_status kf_sequence_add(kf_sequence *sequence, kf_op *op);
 KF_API kf_status kf_sequence_workspace_size(const kf_sequence *sequence, size_t *bytes);
@@ -539,6 +545,7 @@ KF_API kf_status kf_sequence_workspace_size(const kf_sequence *sequence, size_t 
    change its contents between runs: lengths, positions, slots, ids. Where the stream is being captured by the caller, the ops are
    enqueued one by one and become part of the caller's graph, which keeps neither tensors nor workspace alive. */
 KF_API kf_status kf_sequence_run(kf_sequence *sequence, void *workspace, size_t workspace_bytes);
+/* NULL is ignored. */
 KF_API void kf_sequence_destroy(kf_sequence *sequence);
 
 /* ------------------------------------------------------------------------------------------------------------------ support */
