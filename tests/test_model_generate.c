@@ -363,10 +363,9 @@ static int open_terminal(char *slave, size_t size) {
     return master;
 }
 
-static void chats_on_a_terminal(void **state) {
-    (void)state;
-    static const char typed[] = "abc\n\n/reset\nabc 1\n/exit\n";
-    char slave[256], seen[1 << 16] = "";
+// A chat that is typed to: what it showed until it ended. Where `interrupt`, Ctrl-C is typed at the prompt after the first answer.
+static void run_chat(const char *typed, bool interrupt, char *seen, size_t room) {
+    char slave[256];
     size_t n = 0;
     int master = open_terminal(slave, sizeof slave), status;
     pid_t child = fork();
@@ -379,21 +378,38 @@ static void chats_on_a_terminal(void **state) {
               (char *)NULL);
         _exit(127);
     }
-    assert_int_equal(write(master, typed, sizeof typed - 1), sizeof typed - 1);
+    assert_int_equal(write(master, typed, strlen(typed)), strlen(typed));
     for (;;) { // until the terminal is closed
-        ssize_t got = read(master, seen + n, sizeof seen - 1 - n);
+        ssize_t got = read(master, seen + n, room - 1 - n);
         if (got <= 0) break;
         for (ssize_t i = 0; i < got; i++)
             seen[n + (size_t)i] = seen[n + (size_t)i] == '\0' ? '0' : seen[n + (size_t)i]; // the model may say any byte
         n += (size_t)got;
         seen[n] = '\0';
+        const char *answered = strstr(seen, "tokens/s]");
+        if (!interrupt || answered == NULL || strstr(answered, "\n> ") == NULL) continue;
+        assert_int_equal(write(master, "\003", 1), 1);
+        interrupt = false;
     }
     close(master);
     assert_int_equal(waitpid(child, &status, 0), child);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("status %d: %s", status, seen);
+}
+
+static void chats_on_a_terminal(void **state) {
+    (void)state;
+    static char seen[1 << 16];
+    run_chat("abc\n\n/reset\nabc 1\n/exit\n", false, seen, sizeof seen);
     const char *first = strstr(seen, "tokens/s]");
     if (first == NULL) fail_msg("seen: %s", seen);
     assert_non_null(strstr(first + 1, "tokens/s]")); // two answers
+}
+
+static void ends_a_chat_at_an_interrupt(void **state) {
+    (void)state;
+    static char seen[1 << 16];
+    run_chat("abc\n", true, seen, sizeof seen);
+    assert_non_null(strstr(seen, "tokens/s]"));
 }
 
 int main(void) {
@@ -408,6 +424,7 @@ int main(void) {
         cmocka_unit_test(refuses_wrong_command_lines),
         cmocka_unit_test(ends_cleanly_at_an_interrupt),
         cmocka_unit_test(chats_on_a_terminal),
+        cmocka_unit_test(ends_a_chat_at_an_interrupt),
     };
     if (access(command, X_OK) != 0) return 77; // skipped: the command is not built
     return cmocka_run_group_tests(tests, write_model, remove_model);
