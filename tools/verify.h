@@ -143,6 +143,20 @@ bool verify_refused(verify_run *run, const kf_args *args, kf_status status);
 // The same for what the CPU refuses at the run (ids, slots) and a device, which reads it, bounds: there nothing but the outputs changes.
 bool verify_refused_at_run(verify_run *run, const kf_args *args, kf_status status);
 
+// The parameters of any operation.
+typedef union verify_args {
+    kf_args head;
+    kf_softmax_args softmax;
+    kf_attention_args attention;
+    kf_merge_states_args merge_states;
+    kf_rmsnorm_args rmsnorm;
+    kf_swiglu_args swiglu;
+    kf_rope_args rope;
+    kf_kv_append_args kv_append;
+    kf_embedding_args embedding;
+    kf_linear_args linear;
+} verify_args;
+
 // (verify_device.c) Calls, on tensors of the pool: where they are on the CPU; otherwise the pool goes to the device, the call's tensors are
 // those there, and when it is done the pool comes back.
 kf_status verify_call(verify_run *run, const kf_context *context,

@@ -69,22 +69,9 @@ static void *mirror_of(const verify_pool *pool, const void *host) {
 
 enum { MAX_TENSORS = 16 };
 
-typedef union any_args {
-    kf_args head;
-    kf_softmax_args softmax;
-    kf_attention_args attention;
-    kf_merge_states_args merge_states;
-    kf_rmsnorm_args rmsnorm;
-    kf_swiglu_args swiglu;
-    kf_rope_args rope;
-    kf_kv_append_args kv_append;
-    kf_embedding_args embedding;
-    kf_linear_args linear;
-} any_args;
-
 // A call's parameters over the mirrors.
 typedef struct device_args {
-    any_args args;
+    verify_args args;
     kf_tensor tensors[MAX_TENSORS];
     kf_weight weight;
 } device_args;

@@ -37,17 +37,7 @@ typedef struct layer {
     int64_t shapes[MAX_TENSORS][4], strides[MAX_TENSORS][4];
     int view_count;
     kf_weight table, weights[5];
-    union {
-        kf_args head;
-        kf_attention_args attention;
-        kf_rmsnorm_args rmsnorm;
-        kf_swiglu_args swiglu;
-        kf_rope_args rope;
-        kf_kv_append_args kv_append;
-        kf_embedding_args embedding;
-        kf_linear_args linear;
-        kf_softmax_args softmax;
-    } args[MAX_OPS];
+    verify_args args[MAX_OPS];
     int count;
 } layer;
 
