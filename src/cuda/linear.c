@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The linear layer on CUDA: which kernels, how the columns are cut into slices, what stands in the workspace; and the launches.
+//
+//     T <= 8 and x fits shared memory    stream: one launch
+//     otherwise                          x into form, then tiles: two launches
+//     weights that the kernels cannot read as they are (unpacked blocks, rows not aligned to 16 bytes, K not a multiple of 32) are first
+//     brought into form in the workspace: one launch more, and twice the bytes
+//
+// Slices depend on K alone. Nothing depends on T but which kernel runs, and both sum in one order: so a row of y has the same bits at
+// every T.
+#include "cuda/linear.h"
+#include "cuda/cuda.h"
+#include "cuda/fragments.h"
+#include "math/mask.h"
+
+#include <string.h>
+
+enum {
+    MOST_CLUSTER = 8,
+    PREPARE_THREADS = 256, // of linear_prepare.cu: 8 warps
+    PREPARE_WARPS = 8,
+    RESERVED_SHARED = 1024 // of each block, the driver's
+};
+
+typedef struct linear_plan {
+    const kf_cuda_linear_kernel *kernel; // NULL: nothing to do
+    const void *x_form;                  // tile: the kernel that brings x into form
+    int32_t made;                        // not 0: the weights come through the workspace
+    int32_t blocks, units, octets, slices, slice_units;
+    int32_t warps, cluster, ring, shared;
+    int64_t grid;
+    int64_t weight_bytes, part_bytes, beside_floats; // of the workspace: weights, a part of x, scales (and as many sums)
+} linear_plan;
+kf_static_assert(sizeof(linear_plan) <= sizeof((kf_plan *)0)->word, "the plan's words hold it");
+
+static const linear_plan *plan_of(const kf_op *op) { return (const linear_plan *)op->plan.word; }
+
+static const kf_cuda_linear_kernel *const tables[] = {
+    kf_cuda_linear_dense,      kf_cuda_linear_q4,      kf_cuda_linear_q5,      kf_cuda_linear_q8,
+    kf_cuda_linear_tile_dense, kf_cuda_linear_tile_q4, kf_cuda_linear_tile_q5, kf_cuda_linear_tile_q8,
+};
+enum { TABLES = sizeof tables / sizeof *tables };
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+
+static int32_t mode_of(const kf_linear_problem *p) {
+    if (kf_block_quantised(p->weight.type)) {
+        if (p->options.activations == KF_ACTIVATIONS_INT8) return KF_X_INT8;
+        return p->x.type == KF_TYPE_BF16 ? KF_X_BF16 : KF_X_SPLIT;
+    }
+    if (p->weight.type == KF_WEIGHT_BF16 && p->x.type == KF_TYPE_BF16) return KF_X_BF16;
+    if (p->weight.type == KF_WEIGHT_F16 && p->x.type == KF_TYPE_F16) return KF_X_F16;
+    return KF_X_SPLIT;
+}
+
+static const kf_cuda_linear_kernel *find_kernel(const kf_linear_problem *p, int kind) {
+    for (int i = 0; i < TABLES; i++)
+        for (const kf_cuda_linear_kernel *row = tables[i]; row->function; row++)
+            if (row->kind == kind && row->type == p->weight.type && row->mode == mode_of(p)) return row;
+    return NULL;
+}
+
+static int64_t element_bytes(int type) { return type == KF_WEIGHT_F32 ? 4 : 2; }
+
+static int64_t dense_row_bytes(const kf_weight *weight) {
+    return weight->row_bytes ? weight->row_bytes : weight->cols * element_bytes(weight->type);
+}
+
+static const char *weight_data(const kf_weight *weight) {
+    return (const char *)weight->data + (weight->packed ? KF_FRAGMENTS_HEADER : 0);
+}
+
+// Shapes that 32-bit arithmetic holds; addresses are 64-bit.
+static kf_status check_problem(const kf_linear_problem *p) {
+    const int64_t limit = INT32_MAX - 65536;
+    if (p->options.T > limit || p->options.N > limit || p->options.K > limit)
+        return kf_fail(KF_UNSUPPORTED, "linear: T = %lld, N = %lld, K = %lld; the cuda backend allows %lld each",
+                       (long long)p->options.T, (long long)p->options.N, (long long)p->options.K, (long long)limit);
+    return p->weight.packed ? kf_cuda_packed_check(&p->weight) : KF_OK;
+}
+
+// Whether the kernels can't read the weight as it is. Alignment of its address is known only when it is bound; see the launch.
+static bool must_make(const kf_linear_problem *p) {
+    if (kf_block_quantised(p->weight.type)) return !p->weight.packed;
+    return p->options.K % KF_BLOCK_SMALL || dense_row_bytes(&p->weight) % 16;
+}
+
+static void cut_columns(const kf_linear_problem *p, linear_plan *plan) {
+    plan->blocks = (int32_t)divide_up(p->options.K, KF_BLOCK_SMALL);
+    plan->units = (int32_t)divide_up(p->options.K, KF_UNIT_COLUMNS);
+    plan->octets = (int32_t)divide_up(p->options.N, KF_OCTET);
+    plan->slice_units = (int32_t)kf_max64(divide_up(plan->units, KF_STREAM_WARPS), 1);
+    plan->slices = (int32_t)kf_max64(divide_up(plan->units, plan->slice_units), 1);
+}
+
+// Blocks of the stream kernel, and what each has in shared memory; false where that is too much.
+static bool plan_stream(const kf_op *op, linear_plan *plan) {
+    const kf_linear_problem *p = &op->problem.linear;
+    const kf_cuda_device *device = kf_cuda(op->context);
+    const kf_cuda_linear_kernel *kernel = plan->kernel;
+    const int64_t strips = divide_up(p->options.N, KF_STRIP);
+    plan->cluster = 1;
+    while (kf_cuda_is_hopper(device) && plan->cluster < MOST_CLUSTER && 2 * plan->cluster <= plan->slices &&
+           2 * plan->cluster * strips <= device->multiprocessors)
+        plan->cluster *= 2;
+    plan->warps = (int32_t)divide_up(plan->slices, plan->cluster);
+    const int64_t slice_blocks = (int64_t)plan->slice_units * KF_UNIT_BLOCKS;
+    const bool affine = kf_block_affine(p->weight.type);
+    const int64_t beside = slice_blocks * KF_STREAM_ROWS *
+                           (kernel->mode == KF_X_INT8 ? 2 : affine ? 1 : 0) * (int64_t)sizeof(float);
+    const int64_t warp_bytes =
+        slice_blocks * p->options.T * kf_x_bytes(kernel->mode) + beside + 2 * KF_STRIP * KF_STREAM_ROWS * (int64_t)sizeof(float);
+    // Rings as long as the work of a warp, blocks as many as fit.
+    const int64_t steps = (int64_t)plan->slice_units * (KF_UNIT_COLUMNS / kernel->columns);
+    plan->ring = kernel->depth;
+    int64_t shared = plan->warps * (warp_bytes + (int64_t)plan->ring * kernel->shared);
+    if (shared > device->shared_limit) return false;
+    int before = 0, fit = 0;
+    if (kf_cuda_enter(device, &before) != KF_OK) return false;
+    const bool known = kf_cuda_prepare_kernel(kernel->function, (int32_t)shared, "linear: kernel") == KF_OK &&
+                       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel->function, plan->warps * 32, (size_t)shared) == cudaSuccess;
+    kf_cuda_leave(device, before);
+    if (!known || fit < 1) return false;
+    const int64_t rounds = divide_up(strips * plan->cluster, (int64_t)fit * device->multiprocessors);
+    plan->grid = divide_up(strips, rounds) * plan->cluster;
+    if (rounds * steps < plan->ring) {
+        plan->ring = (int32_t)kf_max64(rounds * steps, 1);
+        shared = plan->warps * (warp_bytes + (int64_t)plan->ring * kernel->shared);
+    }
+    plan->shared = (int32_t)shared;
+    return true;
+}
+
+static kf_status plan_tiles(const kf_op *op, linear_plan *plan) {
+    const kf_linear_problem *p = &op->problem.linear;
+    const kf_cuda_device *device = kf_cuda(op->context);
+    plan->kernel = find_kernel(p, KF_CUDA_TILE);
+    if (!plan->kernel || plan->kernel->shared > device->shared_limit)
+        return kf_fail(KF_UNSUPPORTED, "linear: no kernel for weights of %s within %d bytes of shared memory",
+                       kf_weight_type_string(p->weight.type), (int)device->shared_limit);
+    plan->x_form = (kf_block_quantised(p->weight.type) ? kf_cuda_linear_x : kf_cuda_linear_x_dense)[plan->kernel->mode];
+    plan->grid = divide_up(p->options.N, KF_TILE_M) * divide_up(p->options.T, KF_TILE_N);
+    plan->shared = plan->kernel->shared;
+    const int64_t rows = round_up(p->options.T, KF_OCTET), columns = (int64_t)plan->units * KF_UNIT_BLOCKS;
+    plan->part_bytes = rows * columns * (plan->kernel->mode == KF_X_INT8 ? 32 : 64);
+    plan->beside_floats = rows * columns;
+    int before = 0;
+    KF_TRY(kf_cuda_enter(device, &before));
+    const kf_status status = kf_cuda_prepare_kernel(plan->kernel->function, plan->shared, "linear: kernel");
+    kf_cuda_leave(device, before);
+    return status;
+}
+
+// What the weights need in the workspace; dense rows may turn out not to be aligned when they are bound.
+static int64_t made_bytes(const kf_linear_problem *p, const linear_plan *plan) {
+    if (kf_block_quantised(p->weight.type))
+        return p->weight.packed ? 0 : round_up(kf_fragments_bytes(p->weight.type, p->options.N, p->options.K), 128);
+    if (!plan->made && (!p->weight.data || (uintptr_t)weight_data(&p->weight) % 16 == 0)) return 0;
+    return round_up(p->options.N * plan->blocks * KF_BLOCK_SMALL * element_bytes(p->weight.type), 128);
+}
+
+static kf_status make_plan(kf_op *op) {
+    const kf_linear_problem *p = &op->problem.linear;
+    linear_plan plan = {0};
+    KF_TRY(check_problem(p));
+    if (p->options.T == 0 || p->options.N == 0) return KF_OK;
+    cut_columns(p, &plan);
+    plan.made = must_make(p);
+    plan.weight_bytes = made_bytes(p, &plan);
+    plan.kernel = p->options.T <= KF_STREAM_ROWS ? find_kernel(p, KF_CUDA_STREAM) : NULL;
+    if (!plan.kernel || !plan_stream(op, &plan)) KF_TRY(plan_tiles(op, &plan));
+    if (plan.grid > INT32_MAX)
+        return kf_fail(KF_UNSUPPORTED, "linear: %lld tiles; the cuda backend allows 2^31 - 1", (long long)plan.grid);
+    const int64_t parts = plan.kernel->mode == KF_X_SPLIT ? 3 : 1;
+    op->plan.shared_bytes = (size_t)(plan.weight_bytes + parts * plan.part_bytes + 2 * plan.beside_floats * (int64_t)sizeof(float));
+    op->plan.phases = 1;
+    op->plan.items[0] = plan.grid;
+    memcpy(op->plan.word, &plan, sizeof plan);
+    return KF_OK;
+}
+
+// An address that a load of one element could fault on is refused.
+static kf_status check_aligned(const kf_view *view, const char *name) {
+    if (!kf_present(view) || (uintptr_t)view->data % (uintptr_t)kf_type_size(view->type) == 0) return KF_OK;
+    return kf_fail(KF_INVALID_ARGUMENT, "linear: %s is at %p; it must be aligned to an element, %d bytes", name,
+                   (void *)view->data, (int)kf_type_size(view->type));
+}
+
+static kf_status make_argument(const kf_op *op, char *workspace, kf_cuda_linear *argument) {
+    const kf_linear_problem *p = &op->problem.linear;
+    const linear_plan *plan = plan_of(op);
+    const char *weights = weight_data(&p->weight);
+    const int64_t x_bytes = kf_type_size(p->x.type);
+    const bool quantised = kf_block_quantised(p->weight.type);
+    KF_TRY(check_aligned(&p->x, "x"));
+    KF_TRY(check_aligned(&p->y, "y"));
+    KF_TRY(check_aligned(&p->bias, "bias"));
+    const bool made = plan->made || (!quantised && (uintptr_t)weights % 16);
+    if (quantised && !made && (uintptr_t)weights % 16)
+        return kf_fail(KF_INVALID_ARGUMENT, "linear: the packed weight is at %p; it must be aligned to 16 bytes",
+                       p->weight.data);
+    if (made && plan->weight_bytes == 0 && plan->blocks > 0)
+        return kf_fail(KF_INVALID_ARGUMENT,
+                       "linear: the weight is at %p and was planned aligned to 16 bytes; plan a new op", p->weight.data);
+    kf_cuda_linear a = {
+        .w = made ? workspace : weights,
+        .x = p->x.data,
+        .bias = p->bias.data,
+        .y = p->y.data,
+        .source = weights,
+        .packed = workspace,
+        .parts = workspace + plan->weight_bytes,
+        .x_stride = p->x.stride[0],
+        .y_stride = p->y.stride[0],
+        .row_bytes = made ? plan->blocks * KF_BLOCK_SMALL * element_bytes(p->weight.type) : dense_row_bytes(&p->weight),
+        .octet_bytes = quantised ? kf_octet_bytes(p->weight.type, KF_OCTET, p->options.K) : 0,
+        .part_bytes = plan->part_bytes,
+        .T = (int32_t)p->options.T,
+        .N = (int32_t)p->options.N,
+        .K = (int32_t)p->options.K,
+        .blocks = plan->blocks,
+        .units = plan->units,
+        .octets = plan->octets,
+        .slices = plan->slices,
+        .slice_units = plan->slice_units,
+        .warps = plan->warps,
+        .cluster = plan->cluster,
+        .ring = plan->ring,
+        .type = p->weight.type,
+        .x_type = p->x.type,
+        .y_type = p->y.type,
+        .bias_type = p->bias.type,
+        .x_aligned = (uintptr_t)p->x.data % 16 == 0 && p->x.stride[0] * x_bytes % 16 == 0,
+        .weights_made = made && plan->blocks > 0,
+    };
+    const int64_t parts = plan->kernel->mode == KF_X_SPLIT ? 3 : 1;
+    a.x_scale = (float *)(void *)(a.parts + parts * plan->part_bytes);
+    a.x_sum = a.x_scale + plan->beside_floats;
+    *argument = a;
+    return KF_OK;
+}
+
+static kf_status launch_prepare(const kf_cuda_device *device, const void *function, int64_t warps, const kf_cuda_linear *a,
+                                const char *what) {
+    const kf_cuda_launch_shape shape = {
+        .blocks = divide_up(warps, PREPARE_WARPS), .threads = PREPARE_THREADS, .dependent = true};
+    return warps ? kf_cuda_launch(device, function, &shape, a, what) : KF_OK;
+}
+
+kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace) {
+    const linear_plan *plan = plan_of(op);
+    if (!plan->kernel) return KF_OK;
+    const kf_cuda_device *device = kf_cuda(op->context);
+    kf_cuda_linear a;
+    KF_TRY(make_argument(op, workspace, &a));
+    if (a.weights_made) {
+        kf_cuda_linear pack = a; // rows of the source are where they were, and packed dense rows stand where octets would
+        const kf_weight *weight = &op->problem.linear.weight;
+        const int64_t compact = weight->cols / kf_block_values(weight->type) * kf_block_bytes(weight->type);
+        pack.row_bytes = weight->row_bytes ? weight->row_bytes : compact;
+        if (!kf_block_quantised(weight->type)) pack.octet_bytes = a.row_bytes;
+        KF_TRY(launch_prepare(device, kf_cuda_linear_pack, (int64_t)plan->octets * plan->units, &pack,
+                              "linear: launch of the weights' packing"));
+    }
+    if (plan->kernel->kind == KF_CUDA_TILE)
+        KF_TRY(launch_prepare(device, plan->x_form, divide_up(a.T, KF_OCTET) * plan->units * KF_UNIT_BLOCKS, &a,
+                              "linear: launch of x's packing"));
+    const bool stream = plan->kernel->kind == KF_CUDA_STREAM;
+    const kf_cuda_launch_shape shape = {.blocks = plan->grid,
+                                        .threads = stream ? plan->warps * 32 : KF_TILE_THREADS,
+                                        .shared = plan->shared,
+                                        .cluster = stream ? plan->cluster : 1,
+                                        .dependent = true};
+    return kf_cuda_launch(device, plan->kernel->function, &shape, &a, "linear: launch");
+}
+
+const kf_backend_op kf_cuda_linear_op = {.plan = make_plan};
+
+bool kf_cuda_linear_support(int32_t index, kf_support_row *row) {
+    for (int i = 0; i < TABLES; i++)
+        for (const kf_cuda_linear_kernel *kernel = tables[i]; kernel->function; kernel++) {
+            if (index-- > 0) continue;
+            int devices = 0;
+            if (cudaGetDeviceCount(&devices) != cudaSuccess) cudaGetLastError();
+            row->kind = KF_OP_LINEAR;
+            row->backend = "cuda";
+            row->isa = 0;
+            row->available = devices > 0;
+            row->dtypes = kf_weight_type_string(kernel->type);
+            row->notes = kernel->name;
+            return true;
+        }
+    return false;
+}

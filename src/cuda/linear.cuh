@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What both kernels of the linear layer are made of: weights of a block of 32 columns as fragments of mma.sync, rows of x in the form
+// that the product takes, and the sum of one block. Both kernels call these in the same order for a slice, so a row's bits are the same
+// in both.
+//
+//     quantised   P = sum over a block of (code - offset) x, from zero in the tensor cores' fp32 sums: codes are exact in bf16;
+//                 sum += d P, then sum += m sum x  (affine types); Q6_K: for each half of the block
+//     int8        P exact in int32; sum += d (scale P), then sum += m (scale sum X)
+//     dense       16 bits times the same 16 bits: the tensor cores' chain over the whole slice; otherwise W and x are split into bf16
+//                 parts (fp32 24 bits = 3 x 8, fp16 11 = 8 + 3) whose sums are exact, P of a block from zero, sum += P
+//
+// A bf16 part of x is x with its lower bits cut off, so a rest is exact and cannot overflow. Of nine products of parts the three
+// smallest (2^-24 of the product and less) are left out.
+#ifndef KF_CUDA_LINEAR_CUH
+#define KF_CUDA_LINEAR_CUH
+
+#include "cuda/fragments.h"
+#include "cuda/linear.h"
+#include "cuda/mma.cuh"
+
+#include <type_traits>
+
+enum { KF_F32 = 1, KF_F16 = 2, KF_BF16_ = 3 }; // kf_type
+
+__host__ __device__ constexpr bool kf_is_dense(int type) {
+    return type == KF_WEIGHT_F32 || type == KF_WEIGHT_F16 || type == KF_WEIGHT_BF16;
+}
+__host__ __device__ constexpr bool kf_is_k(int type) { return type == KF_WEIGHT_Q4_K || type == KF_WEIGHT_Q5_K || type == KF_WEIGHT_Q6_K; }
+__host__ __device__ constexpr bool kf_is_affine(int type) {
+    return type == KF_WEIGHT_Q4_1 || type == KF_WEIGHT_Q5_1 || type == KF_WEIGHT_Q4_K || type == KF_WEIGHT_Q5_K;
+}
+__host__ __device__ constexpr int kf_bits(int type) {
+    return type == KF_WEIGHT_Q8_0                                                                   ? 8
+           : type == KF_WEIGHT_Q6_K                                                                 ? 6
+           : type == KF_WEIGHT_Q5_0 || type == KF_WEIGHT_Q5_1 || type == KF_WEIGHT_Q5_K ? 5
+                                                                                                    : 4;
+}
+__host__ __device__ constexpr int kf_offset(int type) {
+    return kf_is_affine(type) || kf_bits(type) == 8 ? 0 : 1 << (kf_bits(type) - 1);
+}
+__host__ __device__ constexpr int kf_row_unit(int type) { // bytes of a row of a full unit
+    return type == KF_WEIGHT_Q4_0 || type == KF_WEIGHT_Q4_K   ? 144
+           : type == KF_WEIGHT_Q4_1                           ? 160
+           : type == KF_WEIGHT_Q5_0 || type == KF_WEIGHT_Q5_K ? 176
+           : type == KF_WEIGHT_Q5_1                           ? 192
+           : type == KF_WEIGHT_Q6_K                           ? 210
+                                                              : 272;
+}
+__host__ __device__ constexpr int kf_x_parts(int mode) { return mode == KF_X_SPLIT ? 3 : 1; }
+
+// ------------------------------------------------------------------------------------------------------- elements
+
+__device__ __forceinline__ float kf_element(const char *x, int type, int64_t i) {
+    if (type == KF_F32) return __ldcg(reinterpret_cast<const float *>(x) + i);
+    const unsigned short bits = __ldcg(reinterpret_cast<const unsigned short *>(x) + i);
+    return type == KF_F16 ? __half2float(__ushort_as_half(bits)) : __uint_as_float((uint32_t)bits << 16);
+}
+
+__device__ __forceinline__ void kf_put_element(char *y, int type, int64_t i, float value) {
+    if (type == KF_F32)
+        reinterpret_cast<float *>(y)[i] = value;
+    else if (type == KF_F16)
+        reinterpret_cast<__half *>(y)[i] = __float2half_rn(value);
+    else
+        reinterpret_cast<__nv_bfloat16 *>(y)[i] = __float2bfloat16_rn(value);
+}
+
+__device__ __forceinline__ void kf_finish_element(const kf_cuda_linear &a, int64_t t, int64_t n, float sum) {
+    if (a.bias) sum += kf_element(a.bias, a.bias_type, n);
+    kf_put_element(a.y, a.y_type, t * a.y_stride + n, sum);
+}
+
+__device__ __forceinline__ float kf_unpack_low(uint32_t pair, int type) {
+    return type == KF_F16 ? __half2float(__ushort_as_half((unsigned short)pair)) : __uint_as_float(pair << 16);
+}
+__device__ __forceinline__ float kf_unpack_high(uint32_t pair, int type) {
+    return type == KF_F16 ? __half2float(__ushort_as_half((unsigned short)(pair >> 16)))
+                          : __uint_as_float(pair & 0xffff0000u);
+}
+
+// ------------------------------------------------------------------------------------------------------- rows of x
+
+// The eight values of row t that lane `part` (0 to 3) of a quad holds of a block: columns 8 part .. +7 beside dense weights, 4 part .. +3
+// and 16 + 4 part .. +3 beside quantised ones. Columns from K on are 0.
+template <bool DENSE>
+__device__ __forceinline__ void kf_x_values(const kf_cuda_linear &a, int64_t t, int block, int part, float (&v)[8]) {
+    const int first = block * 32 + (DENSE ? 8 : 4) * part, second = first + (DENSE ? 4 : 16);
+    const int64_t row = t * a.x_stride;
+    if (a.x_aligned && second + 4 <= a.K) {
+        if (a.x_type == KF_F32) {
+            const float4 *x = reinterpret_cast<const float4 *>(a.x + row * 4);
+            const float4 low = __ldcg(x + first / 4), high = __ldcg(x + second / 4);
+            v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+            v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+        } else {
+            const uint2 *x = reinterpret_cast<const uint2 *>(a.x + row * 2);
+            const uint2 low = __ldcg(x + first / 4), high = __ldcg(x + second / 4);
+            v[0] = kf_unpack_low(low.x, a.x_type), v[1] = kf_unpack_high(low.x, a.x_type);
+            v[2] = kf_unpack_low(low.y, a.x_type), v[3] = kf_unpack_high(low.y, a.x_type);
+            v[4] = kf_unpack_low(high.x, a.x_type), v[5] = kf_unpack_high(high.x, a.x_type);
+            v[6] = kf_unpack_low(high.y, a.x_type), v[7] = kf_unpack_high(high.y, a.x_type);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int k = i < 4 ? first + i : second + i - 4;
+        v[i] = k < a.K ? kf_element(a.x, a.x_type, row + k) : 0.0f;
+    }
+}
+
+// Over the four lanes of a quad; all of the warp call it.
+__device__ __forceinline__ float kf_block_sum(const float (&v)[8]) {
+    return kf_quad_sum(((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])));
+}
+
+// Pair p of the fragments: columns (0,1), (2,3), (4,5), (6,7) of the eight beside dense weights, else (0,2), (1,3), (4,6), (5,7).
+template <bool DENSE> __host__ __device__ constexpr int kf_pair_first(int p) { return DENSE ? 2 * p : (p & 1) + 4 * (p >> 1); }
+template <bool DENSE> __host__ __device__ constexpr int kf_pair_second(int p) {
+    return kf_pair_first<DENSE>(p) + (DENSE ? 1 : 2);
+}
+
+__device__ __forceinline__ uint32_t kf_upper_halves(float low, float high) {
+    return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
+}
+// v less its upper half; of an infinity nothing is left, of NaN NaN.
+__device__ __forceinline__ float kf_cut(float v) {
+    const float rest = v - __uint_as_float(__float_as_uint(v) & 0xffff0000u);
+    return fabsf(v) == INFINITY ? 0.0f : rest;
+}
+
+// Three bf16 parts of a pair, the largest first.
+__device__ __forceinline__ void kf_split_pair(float low, float high, uint32_t (&part)[3]) {
+    part[0] = kf_upper_halves(low, high);
+    low = kf_cut(low), high = kf_cut(high);
+    part[1] = kf_upper_halves(low, high);
+    part[2] = kf_upper_halves(kf_cut(low), kf_cut(high));
+}
+
+// The form of eight values in a float mode.
+template <int MODE, bool DENSE> __device__ __forceinline__ void kf_x_form(const float (&v)[8], uint4 (&form)[3]) {
+    uint32_t word[4][3];
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        const float low = v[kf_pair_first<DENSE>(p)], high = v[kf_pair_second<DENSE>(p)];
+        if (MODE == KF_X_SPLIT)
+            kf_split_pair(low, high, word[p]);
+        else
+            word[p][0] = MODE == KF_X_F16 ? kf_pack<__half>(low, high) : kf_pack<__nv_bfloat16>(low, high);
+    }
+#pragma unroll
+    for (int i = 0; i < kf_x_parts(MODE); i++) form[i] = make_uint4(word[0][i], word[1][i], word[2][i], word[3][i]);
+}
+
+// int8: the block's scale = max|x| / 127, X = x / scale to nearest, both true divisions; a block with NaN or an infinity has the scale
+// NaN. *sum is scale times the sum of X. All lanes of the warp call it.
+__device__ __forceinline__ uint2 kf_x_int8(const float (&v)[8], float *scale, float *sum) {
+    float largest = 0.0f;
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(v[i])), finite &= fabsf(v[i]) < INFINITY;
+    if (!finite) largest = INFINITY;
+    largest = kf_quad_max(largest);
+    *scale = largest < INFINITY ? __fdiv_rn(largest, 127.0f) : __uint_as_float(0x7fffffffu);
+    uint32_t word[2] = {0, 0};
+    int total = 0;
+    if (*scale > 0.0f) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int q = __float2int_rn(__fdiv_rn(v[i], *scale));
+            word[i / 4] |= ((uint32_t)q & 255u) << 8 * (i % 4);
+            total += q;
+        }
+    }
+    total += __shfl_xor_sync(0xffffffffu, total, 1);
+    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    *sum = *scale * (float)total;
+    return make_uint2(word[0], word[1]);
+}
+
+// ------------------------------------------------------------------------------------------------------- quantised weights
+
+// What a lane holds of four blocks (of eight: quad 0 or 1 of a unit) of one row.
+template <int TYPE> struct kf_codes {
+    static const int LOW = kf_bits(TYPE) == 8 ? 8 : 4, UPPER = kf_bits(TYPE) == 6 ? 2 : 1;
+    uint32_t low[LOW], upper[UPPER];
+};
+
+template <int TYPE>
+__device__ __forceinline__ kf_codes<TYPE> kf_read_codes(const char *unit, int rows, int blocks, int quad, int lane) {
+    kf_codes<TYPE> c;
+    const char *upper = unit + kf_unit_upper(TYPE, rows, blocks);
+    if (blocks == KF_UNIT_BLOCKS) {
+#pragma unroll
+        for (int i = 0; i < c.LOW / 4; i++) {
+            const uint4 piece = *reinterpret_cast<const uint4 *>(unit + (quad * (c.LOW / 4) + i) * rows * 64 + lane * 16);
+            c.low[4 * i] = piece.x, c.low[4 * i + 1] = piece.y, c.low[4 * i + 2] = piece.z, c.low[4 * i + 3] = piece.w;
+        }
+        if (kf_bits(TYPE) == 5) c.upper[0] = *reinterpret_cast<const uint32_t *>(upper + lane * 8 + quad * 4);
+        if (kf_bits(TYPE) == 6) {
+            const uint2 pair = *reinterpret_cast<const uint2 *>(upper + lane * 16 + quad * 8);
+            c.upper[0] = pair.x, c.upper[c.UPPER - 1] = pair.y;
+        }
+        return c;
+    }
+    // The end of a row that is no multiple of 256. Never of the types with blocks of 256.
+    c.upper[0] = 0;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const int block = 4 * quad + j, words = c.LOW / 4;
+        for (int i = 0; i < words; i++)
+            c.low[words * j + i] = block < blocks ? *reinterpret_cast<const uint32_t *>(
+                                                        unit + (block * rows * 4 + lane) * 4 * words + 4 * i)
+                                                  : 0;
+        if (kf_bits(TYPE) == 5 && block < blocks) {
+            const uint32_t bits = *reinterpret_cast<const uint8_t *>(upper + block * rows * 4 + lane);
+            c.upper[0] |= ((bits & 15) | (bits >> 4) << 16) << 4 * j;
+        }
+    }
+    return c;
+}
+
+__device__ __forceinline__ uint32_t kf_shift(uint32_t word, int left) { return left >= 0 ? word << left : word >> -left; }
+
+// a * b + c on pairs of bf16.
+__device__ __forceinline__ uint32_t kf_fma_pair(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+// Pair p of block j of the four: code - offset as bf16. 128 + code is 0x4300 | code, for bf16 has 7 bits after the first.
+template <int TYPE> __device__ __forceinline__ uint32_t kf_code_pair(const kf_codes<TYPE> &c, int j, int p) {
+    const uint32_t base = 0x43004300u, one = 0x3f803f80u, minus_one = 0xbf80bf80u;
+    if (kf_bits(TYPE) == 8) { // 7 bits less 128 times the sign: the sign turns 128 into 256 in the subtrahend
+        const uint32_t word = c.low[(2 * j + p / 2) % c.LOW] >> 8 * (p & 1);
+        return kf_fma_pair((word & 0x00800080u) | base, minus_one, (word & 0x007f007fu) | base);
+    }
+    uint32_t pair = (c.low[j] >> (4 * (p >> 1) + 8 * (p & 1)) & 0x000f000fu) | base;
+    if (kf_bits(TYPE) == 5) pair |= kf_shift(c.upper[0], 4 - (4 * j + p)) & 0x00100010u;
+    if (kf_bits(TYPE) == 6) pair |= kf_shift(c.upper[j / 2 % c.UPPER], 4 - 2 * (4 * (j & 1) + p)) & 0x00300030u;
+    const uint32_t less = 0xc300u + kf_offset(TYPE);
+    return kf_fma_pair(pair, one, less | less << 16);
+}
+
+// Half 0 or 1 of block j as four int8.
+template <int TYPE> __device__ __forceinline__ uint32_t kf_code_bytes(const kf_codes<TYPE> &c, int j, int half) {
+    if (kf_bits(TYPE) == 8) return c.low[(2 * j + half) % c.LOW];
+    uint32_t four = c.low[j] >> 4 * half & 0x0f0f0f0fu;
+    if (kf_bits(TYPE) == 5) {
+        const uint32_t h = c.upper[0] >> 4 * j;
+        four |= (kf_shift(h, 4 - 2 * half) & 0x00100010u) | (kf_shift(h, 11 - 2 * half) & 0x10001000u);
+    }
+    if (kf_bits(TYPE) == 6) {
+        const uint32_t h = c.upper[j / 2 % c.UPPER] >> 8 * (j & 1);
+        four |= (kf_shift(h, 4 - 4 * half) & 0x00300030u) | (kf_shift(h, 10 - 4 * half) & 0x30003000u);
+    }
+    // Less the offset in every byte, without a borrow between them.
+    const uint32_t sign = 0x80808080u;
+    return kf_offset(TYPE) ? ((four | sign) - kf_offset(TYPE) * 0x01010101u) ^ sign : four;
+}
+
+// Factors of four blocks of one row: d and m; Q6_K: d of the first and of the second half. Blocks that are not there: 0.
+struct kf_factors {
+    float d[4], m[4];
+};
+
+__device__ __forceinline__ float kf_half_at(uint32_t pair, int high) {
+    return __half2float(__ushort_as_half((unsigned short)(high ? pair >> 16 : pair)));
+}
+
+template <int TYPE>
+__device__ __forceinline__ kf_factors kf_read_factors(const char *unit, int rows, int blocks, int quad, int g) {
+    kf_factors f;
+    const char *scales = unit + kf_unit_scales(TYPE, rows, blocks);
+    if (TYPE == KF_WEIGHT_Q6_K) {
+        const uint2 s = *reinterpret_cast<const uint2 *>(scales + g * 16 + quad * 8);
+        const float d = __half2float(*reinterpret_cast<const __half *>(scales + rows * 16 + g * 2));
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t pair = (j < 2 ? s.x : s.y) >> 16 * (j & 1);
+            f.d[j] = d * (float)(int8_t)(pair & 255), f.m[j] = d * (float)(int8_t)(pair >> 8 & 255);
+        }
+        return f;
+    }
+    if (kf_is_k(TYPE)) {
+        const uint4 s = *reinterpret_cast<const uint4 *>(scales + g * 16);
+        const uint32_t low = 0x3f3f3f3fu, nibble = 0x0f0f0f0fu, two = 0x03030303u;
+        const uint32_t sc = quad == 0 ? s.y & low : (s.w & nibble) | (s.y >> 6 & two) << 4;
+        const uint32_t mn = quad == 0 ? s.z & low : (s.w >> 4 & nibble) | (s.z >> 6 & two) << 4;
+        const float d = kf_half_at(s.x, 0), least = kf_half_at(s.x, 1);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            f.d[j] = d * (float)(sc >> 8 * j & 255);
+            f.m[j] = -(least * (float)(mn >> 8 * j & 255));
+        }
+        return f;
+    }
+    if (blocks == KF_UNIT_BLOCKS) {
+        const uint2 d = *reinterpret_cast<const uint2 *>(scales + g * 16 + quad * 8);
+        uint2 m = make_uint2(0, 0);
+        if (kf_is_affine(TYPE)) m = *reinterpret_cast<const uint2 *>(scales + (rows + g) * 16 + quad * 8);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            f.d[j] = kf_half_at(j < 2 ? d.x : d.y, j & 1);
+            f.m[j] = kf_half_at(j < 2 ? m.x : m.y, j & 1);
+        }
+        return f;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const int block = 4 * quad + j;
+        const char *at = scales + (block * rows + g) * 2;
+        f.d[j] = block < blocks ? __half2float(*reinterpret_cast<const __half *>(at)) : 0.0f;
+        f.m[j] = block < blocks && kf_is_affine(TYPE)
+                     ? __half2float(*reinterpret_cast<const __half *>(at + rows * 2 * blocks))
+                     : 0.0f;
+    }
+    return f;
+}
+
+// ------------------------------------------------------------------------------------------------------- products
+
+// A fragment's 16 rows of a block of 32 columns: of row g and row g + 8, the four pairs (int8: the two halves).
+struct kf_block_a {
+    uint32_t low[4], high[4];
+};
+
+__device__ __forceinline__ void kf_mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                            uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void kf_mma_int8_half(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+}
+
+template <class T> __device__ __forceinline__ void kf_mma_step(float (&c)[4], const kf_block_a &a, int step, const uint4 &x) {
+    const uint32_t f[4] = {a.low[2 * step], a.high[2 * step], a.low[2 * step + 1], a.high[2 * step + 1]};
+    kf_mma<T>(c, f, step ? x.z : x.x, step ? x.w : x.y);
+}
+
+// sum += factors times products: c0, c1 are row g (factor low), c2, c3 row g + 8.
+__device__ __forceinline__ void kf_fold(float (&sum)[4], float low, float high, const float (&p)[4]) {
+    sum[0] = fmaf(low, p[0], sum[0]), sum[1] = fmaf(low, p[1], sum[1]);
+    sum[2] = fmaf(high, p[2], sum[2]), sum[3] = fmaf(high, p[3], sum[3]);
+}
+
+// One block of quantised weights times eight rows of x. d, m: of row g and g + 8. x: float modes' parts. x_sum: of rows 2t and 2t + 1.
+template <int TYPE, int MODE>
+__device__ __forceinline__ void kf_quantised_block(float (&sum)[4], const kf_block_a &a, const float2 d, const float2 m,
+                                                   const uint4 (&x)[3], float2 x_sum) {
+    float p[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (TYPE == KF_WEIGHT_Q6_K) {
+        float second[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (int i = kf_x_parts(MODE) - 1; i >= 0; i--) {
+            kf_mma_step<__nv_bfloat16>(p, a, 0, x[i]);
+            kf_mma_step<__nv_bfloat16>(second, a, 1, x[i]);
+        }
+        kf_fold(sum, d.x, d.y, p);
+        kf_fold(sum, m.x, m.y, second);
+        return;
+    }
+#pragma unroll
+    for (int i = kf_x_parts(MODE) - 1; i >= 0; i--) {
+        kf_mma_step<__nv_bfloat16>(p, a, 0, x[i]);
+        kf_mma_step<__nv_bfloat16>(p, a, 1, x[i]);
+    }
+    kf_fold(sum, d.x, d.y, p);
+    const float beside[4] = {x_sum.x, x_sum.y, x_sum.x, x_sum.y};
+    if (kf_is_affine(TYPE)) kf_fold(sum, m.x, m.y, beside);
+}
+
+__device__ __forceinline__ void kf_scaled(float (&p)[4], const int (&c)[4], float2 scale) {
+    p[0] = scale.x * (float)c[0], p[1] = scale.y * (float)c[1], p[2] = scale.x * (float)c[2], p[3] = scale.y * (float)c[3];
+}
+
+template <int TYPE>
+__device__ __forceinline__ void kf_int8_block(float (&sum)[4], const kf_block_a &a, const float2 d, const float2 m, uint2 x,
+                                              float2 scale, float2 x_sum) {
+    int c[4] = {0, 0, 0, 0};
+    float p[4];
+    if (TYPE == KF_WEIGHT_Q6_K) {
+        kf_mma_int8_half(c, a.low[0], a.high[0], x.x);
+        kf_scaled(p, c, scale);
+        kf_fold(sum, d.x, d.y, p);
+        c[0] = c[1] = c[2] = c[3] = 0;
+        kf_mma_int8_half(c, a.low[1], a.high[1], x.y);
+        kf_scaled(p, c, scale);
+        kf_fold(sum, m.x, m.y, p);
+        return;
+    }
+    kf_mma_int8(c, a.low[0], a.high[0], a.low[1], a.high[1], x.x, x.y);
+    kf_scaled(p, c, scale);
+    kf_fold(sum, d.x, d.y, p);
+    const float beside[4] = {x_sum.x, x_sum.y, x_sum.x, x_sum.y};
+    if (kf_is_affine(TYPE)) kf_fold(sum, m.x, m.y, beside);
+}
+
+template <int TYPE, int MODE>
+__device__ __forceinline__ kf_block_a kf_quantised_fragment(const kf_codes<TYPE> &low, const kf_codes<TYPE> &high, int j) {
+    kf_block_a a;
+#pragma unroll
+    for (int p = 0; p < (MODE == KF_X_INT8 ? 2 : 4); p++) {
+        a.low[p] = MODE == KF_X_INT8 ? kf_code_bytes(low, j, p) : kf_code_pair(low, j, p);
+        a.high[p] = MODE == KF_X_INT8 ? kf_code_bytes(high, j, p) : kf_code_pair(high, j, p);
+    }
+    return a;
+}
+
+// ------------------------------------------------------------------------------------------------------- dense weights
+
+// A lane's eight columns of a row and block: 16 bytes, of fp32 32.
+template <int TYPE> struct kf_dense_piece {
+    uint4 word[TYPE == KF_WEIGHT_F32 ? 2 : 1];
+};
+template <int TYPE> __host__ __device__ constexpr int kf_dense_piece_bytes() { return TYPE == KF_WEIGHT_F32 ? 32 : 16; }
+
+// Whether W and x are multiplied as they are.
+template <int TYPE, int MODE> __host__ __device__ constexpr bool kf_is_direct() {
+    return (TYPE == KF_WEIGHT_BF16 && MODE == KF_X_BF16) || (TYPE == KF_WEIGHT_F16 && MODE == KF_X_F16);
+}
+
+__device__ __forceinline__ kf_block_a kf_dense_fragment(uint4 low, uint4 high) {
+    return {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+}
+
+// Three bf16 parts of a piece of fp16 or fp32 weights.
+template <int TYPE> __device__ __forceinline__ void kf_split_piece(const kf_dense_piece<TYPE> &piece, uint4 (&part)[3]) {
+    uint32_t word[4][3];
+    const uint4 w = piece.word[0], rest = piece.word[TYPE == KF_WEIGHT_F32 ? 1 : 0];
+    if (TYPE == KF_WEIGHT_F32) {
+        kf_split_pair(__uint_as_float(w.x), __uint_as_float(w.y), word[0]);
+        kf_split_pair(__uint_as_float(w.z), __uint_as_float(w.w), word[1]);
+        kf_split_pair(__uint_as_float(rest.x), __uint_as_float(rest.y), word[2]);
+        kf_split_pair(__uint_as_float(rest.z), __uint_as_float(rest.w), word[3]);
+    } else {
+        kf_split_pair(kf_unpack_low(w.x, KF_F16), kf_unpack_high(w.x, KF_F16), word[0]);
+        kf_split_pair(kf_unpack_low(w.y, KF_F16), kf_unpack_high(w.y, KF_F16), word[1]);
+        kf_split_pair(kf_unpack_low(w.z, KF_F16), kf_unpack_high(w.z, KF_F16), word[2]);
+        kf_split_pair(kf_unpack_low(w.w, KF_F16), kf_unpack_high(w.w, KF_F16), word[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 3; i++) part[i] = make_uint4(word[0][i], word[1][i], word[2][i], word[3][i]);
+}
+
+// One block of dense weights of 16 rows, in parts, ready for the product.
+template <int TYPE, int MODE> struct kf_dense_a {
+    static const int PARTS = kf_is_direct<TYPE, MODE>() || TYPE == KF_WEIGHT_BF16 ? 1 : 3;
+    kf_block_a part[PARTS];
+};
+
+template <int TYPE, int MODE>
+__device__ __forceinline__ kf_dense_a<TYPE, MODE> kf_dense_parts(const kf_dense_piece<TYPE> &low,
+                                                                 const kf_dense_piece<TYPE> &high) {
+    kf_dense_a<TYPE, MODE> a;
+    if (a.PARTS == 1) {
+        a.part[0] = kf_dense_fragment(low.word[0], high.word[0]);
+    } else {
+        uint4 l[3], h[3];
+        kf_split_piece<TYPE>(low, l);
+        kf_split_piece<TYPE>(high, h);
+#pragma unroll
+        for (int i = 0; i < a.PARTS; i++) a.part[i] = kf_dense_fragment(l[i], h[i]);
+    }
+    return a;
+}
+
+template <int TYPE, int MODE>
+__device__ __forceinline__ void kf_dense_block(float (&sum)[4], const kf_dense_a<TYPE, MODE> &a, const uint4 (&x)[3]) {
+    if (kf_is_direct<TYPE, MODE>()) {
+        using element = typename std::conditional<TYPE == KF_WEIGHT_F16, __half, __nv_bfloat16>::type;
+        kf_mma_step<element>(sum, a.part[0], 0, x[0]);
+        kf_mma_step<element>(sum, a.part[0], 1, x[0]);
+        return;
+    }
+    float p[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int rank = 2; rank >= 0; rank--) // of the parts' places together: the smallest products first
+#pragma unroll
+        for (int i = 0; i < a.PARTS; i++) {
+            if (i > rank) continue;
+            kf_mma_step<__nv_bfloat16>(p, a.part[i], 0, x[rank - i]);
+            kf_mma_step<__nv_bfloat16>(p, a.part[i], 1, x[rank - i]);
+        }
+    kf_fold(sum, 1.0f, 1.0f, p);
+}
+
+#endif

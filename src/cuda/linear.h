@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the host hands to the kernels of the linear layer, in one struct passed by value, and the rows of their table.
+//
+//     y[t, n] = sum_k x[t, k] w[n, k] + bias[n]
+//
+//     strip   16 rows of W, the rows of an mma.sync product; rows of x are its columns
+//     unit    256 columns of W; block: 32 of them
+//     slice   neighbouring units whose products are summed by themselves; a row's sum is the sum of its slices' sums, in order. The
+//             slices depend on K alone, and both kernels sum a slice in the same way: so a row of y has the same bits at every T.
+//
+//     stream  up to 8 rows of x: W passes by once; the slices of a strip go to the warps of a block (or of a cluster of blocks)
+//     tile    any number: 128 rows of W x 64 of x a block, x brought into form by a kernel before it
+#ifndef KF_CUDA_LINEAR_H
+#define KF_CUDA_LINEAR_H
+
+#include <stdint.h>
+
+typedef struct kf_cuda_linear {
+    const char *w; // dense: rows, 16-byte aligned, K a multiple of 32; quantised: fragments.h, behind the header
+    const char *x, *bias;
+    char *y;
+    const char *source;       // of the packing kernel, which writes to `packed`
+    char *packed;             //
+    char *parts;              // x in form: [part][octet][block][lane], 16 bytes (int8: 8)
+    float *x_scale, *x_sum;   // [octet][block][8]: int8's scale; the block's sum
+    int64_t x_stride, y_stride; // elements
+    int64_t row_bytes;          // of w, dense; of `source`
+    int64_t octet_bytes;        // of a full octet of w
+    int64_t part_bytes;         // to the next part
+    int32_t T, N, K;
+    int32_t blocks, units, octets; // of K and of N: blocks and units that hold columns
+    int32_t slices, slice_units;
+    int32_t warps;   // of a block of the stream kernel: slices that a block takes
+    int32_t cluster; // blocks that share a strip
+    int32_t ring;    // slots of a warp
+    int32_t type;    // kf_weight_type
+    int32_t x_type, y_type, bias_type; // kf_type
+    int32_t x_aligned;                 // rows begin at multiples of 16 bytes
+    int32_t weights_made;              // w was written by the kernel before this one
+} kf_cuda_linear;
+
+typedef enum kf_cuda_linear_kind { KF_CUDA_STREAM = 0, KF_CUDA_TILE = 1 } kf_cuda_linear_kind;
+
+// The form that x takes.
+typedef enum kf_cuda_x_mode {
+    KF_X_BF16 = 0,  // bf16 as it is
+    KF_X_F16 = 1,   // fp16 as it is, for fp16 weights
+    KF_X_SPLIT = 2, // three bf16 whose sum is the value: any type
+    KF_X_INT8 = 3   // int8 in blocks of 32
+} kf_cuda_x_mode;
+
+enum {
+    KF_STREAM_ROWS = 8,   // of x
+    KF_STREAM_WARPS = 16, // at most
+    KF_STRIP = 16,
+    KF_TILE_M = 128, // rows of W of a block
+    KF_TILE_N = 64,  // rows of x
+    KF_TILE_THREADS = 128
+};
+
+// `function` takes a kf_cuda_linear.
+typedef struct kf_cuda_linear_kernel {
+    int32_t kind, type, mode;
+    int32_t shared; // tile: bytes. stream: bytes of a slot
+    int32_t depth;  // stream: most slots of a warp's ring
+    int32_t columns; // stream: columns of a slot
+    const void *function;
+    const char *name;
+} kf_cuda_linear_kernel;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+// Each ends with a row whose function is NULL.
+extern const kf_cuda_linear_kernel kf_cuda_linear_dense[], kf_cuda_linear_q4[], kf_cuda_linear_q5[],
+    kf_cuda_linear_q8[], kf_cuda_linear_tile_dense[], kf_cuda_linear_tile_q4[], kf_cuda_linear_tile_q5[],
+    kf_cuda_linear_tile_q8[];
+extern const void *const kf_cuda_linear_pack; // quantised rows into fragments, or dense ones into aligned rows: a warp an octet and unit
+extern const void *const kf_cuda_linear_x[4]; // by kf_cuda_x_mode: x into form for quantised weights: a warp an octet and block
+extern const void *const kf_cuda_linear_x_dense[4]; // the same for dense ones
+#ifdef __cplusplus
+}
+#endif
+
+// Bytes of a row of x and block in form, all parts; and floats beside it.
+static inline int32_t kf_x_bytes(int32_t mode) { return mode == KF_X_SPLIT ? 192 : mode == KF_X_INT8 ? 32 : 64; }
+
+#endif
