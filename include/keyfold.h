@@ -415,7 +415,7 @@ typedef enum kf_weight_type {
 
 typedef struct kf_weight {
     int32_t type;   /* kf_weight_type */
-    int32_t packed; /* not 0: data is what kf_pack_weight wrote, and says its own layout and ISA */
+    int32_t packed; /* not 0: data is what kf_pack_weight wrote, and this what it set: with the bytes it says layout and ISA */
     int64_t rows;   /* N, the output features */
     int64_t cols;   /* K, the input features; a multiple of the type's block */
     const void *data;
@@ -435,7 +435,9 @@ KF_API kf_status kf_weight_block(int type, int32_t *values, int32_t *bytes);
 KF_API kf_status kf_pack_weight_size(const kf_context *context, const kf_weight *weight, size_t *bytes);
 
 /* Packs `weight` into destination (any alignment of 64) and describes it in *packed, to be given to kf_linear. Packing is exact: no
-   value changes. The packed form is for contexts of the same ISA; others refuse it (KF_INVALID_ARGUMENT). It may be copied as bytes. */
+   value changes. The packed form is for contexts of the same ISA; others refuse it (KF_INVALID_ARGUMENT). It may be copied as bytes.
+   On a CUDA context both sides are the host's memory: the caller copies the bytes to the device (any alignment of 16 there) and sets data
+   and device. One packed form serves all architectures. */
 KF_API kf_status kf_pack_weight(const kf_context *context, const kf_weight *weight, void *destination, size_t bytes, kf_weight *packed);
 
 /* Rows of a table: y[t] = scale * table[ids[t]]. An id outside the table is KF_INVALID_ARGUMENT at the run, before anything is
@@ -456,7 +458,11 @@ typedef struct kf_embedding_args {
                            block's largest, where fp32 sums of the block would err as much)
      KF_ACTIVATIONS_INT8   x is quantised to int8 in blocks of 32 along K (scale = max|x| / 127, round to nearest, ties to even; the scale
                            in fp32) for quantised weights; integer dot products. For dense weights the same as EXACT.
-   The bits of a row of y do not depend on T. */
+   The bits of a row of y do not depend on T.
+   On CUDA: products of 16-bit parts by tensor cores, whose sums of up to 32 columns (16-bit W with x of its type: of up to K / 16, at least
+   256) are cut off instead of rounded, the rest in fp32. An infinity in a row of x may give NaN in that row of y. W is read before the
+   kernels enqueued before have ended, if these allow it (programmatic dependent launch): W must not be an output of such a kernel.
+   Quantised W that is not packed is packed at each run, in the workspace: right, but at a fraction of the speed. */
 enum { KF_ACTIVATIONS_EXACT = 0, KF_ACTIVATIONS_INT8 = 1 };
 
 typedef struct kf_linear_args {

@@ -89,6 +89,7 @@ static kf_status (*const launches[KF_OP_COUNT])(const kf_op *op, char *workspace
     [KF_OP_ROPE] = kf_cuda_rope_launch,
     [KF_OP_KV_APPEND] = kf_cuda_kv_append_launch,
     [KF_OP_EMBEDDING] = kf_cuda_embedding_launch,
+    [KF_OP_LINEAR] = kf_cuda_linear_launch,
 };
 
 kf_status kf_cuda_enqueue(kf_op *const *ops, int64_t count, char *workspace) {
@@ -131,7 +132,7 @@ static void give_workspace(const kf_context *context, void *workspace) {
 // The tables of support, one behind the other. What is here is whether there is a device.
 static bool support(int32_t index, kf_support_row *row) {
     static bool (*const tables[])(int32_t index, kf_support_row * row) = {kf_cuda_attention_support,
-                                                                          kf_cuda_rows_support};
+                                                                          kf_cuda_rows_support, kf_cuda_linear_support};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         kf_support_row unused = {.size = sizeof unused};
         int32_t rows = 0;
@@ -159,7 +160,10 @@ const kf_backend kf_backend_cuda = {
             [KF_OP_ROPE] = &kf_cuda_rope_op,
             [KF_OP_KV_APPEND] = &kf_cuda_kv_append_op,
             [KF_OP_EMBEDDING] = &kf_cuda_embedding_op,
+            [KF_OP_LINEAR] = &kf_cuda_linear_op,
         },
+    .pack_weight_size = kf_cuda_pack_weight_size,
+    .pack_weight = kf_cuda_pack_weight,
     .support = support,
     .open = open_device,
     .close = close_device,

@@ -9,6 +9,7 @@
 //     launch.c      one wrapper for every launch, errors, the guard that puts the caller's device back
 //     attention.c   the plan of an attention, the choice of a kernel from the table, its launches
 //     rows.c        softmax, rmsnorm, swiglu, merge_states, embedding: the same; rope.c: rope, kv_append
+//     linear.c      the plan of a linear layer, its launches; linear_pack.c: packing of weights on the host
 //     *.cu, *.cuh   the kernels; a table of rows (kf_cuda_*_kernel) at the end of each file is all that the host sees
 #ifndef KF_CUDA_CUDA_H
 #define KF_CUDA_CUDA_H
@@ -97,5 +98,14 @@ kf_status kf_cuda_rope_launch(const kf_op *op, char *workspace);
 kf_status kf_cuda_kv_append_launch(const kf_op *op, char *workspace);
 kf_status kf_cuda_embedding_launch(const kf_op *op, char *workspace);
 bool kf_cuda_rows_support(int32_t index, kf_support_row *row); // likewise
+// linear.c, linear_pack.c
+extern const kf_backend_op kf_cuda_linear_op;
+kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace);
+bool kf_cuda_linear_support(int32_t index, kf_support_row *row);
+kf_status kf_cuda_pack_weight_size(const kf_context *context, const kf_weight *weight, size_t *bytes);
+kf_status kf_cuda_pack_weight(const kf_context *context, const kf_weight *weight, void *destination, size_t bytes,
+                              kf_weight *packed);
+kf_status kf_cuda_packed_check(const kf_weight *weight);      // that it was packed here and is whole
+void kf_cuda_pack_rows(const kf_weight *weight, uint8_t *to); // what comes behind the header
 
 #endif

@@ -30,7 +30,8 @@ typedef struct linear_plan {
     int32_t blocks, units, octets, slices, slice_units;
     int32_t warps, cluster, ring, shared;
     int64_t grid;
-    int64_t weight_bytes, part_bytes, beside_floats; // of the workspace: weights, a part of x, scales (and as many sums)
+    int64_t weight_bytes, part_bytes,
+        beside_floats; // of the workspace: weights, a part of x, scales (and as many sums)
 } linear_plan;
 kf_static_assert(sizeof(linear_plan) <= sizeof((kf_plan *)0)->word, "the plan's words hold it");
 
@@ -109,9 +110,12 @@ static bool plan_stream(const kf_op *op, linear_plan *plan) {
     const int64_t slice_blocks = (int64_t)plan->slice_units * KF_UNIT_BLOCKS;
     const bool affine = kf_block_affine(p->weight.type);
     const int64_t beside = slice_blocks * KF_STREAM_ROWS *
-                           (kernel->mode == KF_X_INT8 ? 2 : affine ? 1 : 0) * (int64_t)sizeof(float);
-    const int64_t warp_bytes =
-        slice_blocks * p->options.T * kf_x_bytes(kernel->mode) + beside + 2 * KF_STRIP * KF_STREAM_ROWS * (int64_t)sizeof(float);
+                           (kernel->mode == KF_X_INT8 ? 2
+                            : affine                  ? 1
+                                                      : 0) *
+                           (int64_t)sizeof(float);
+    const int64_t warp_bytes = slice_blocks * p->options.T * kf_x_bytes(kernel->mode) + beside +
+                               2 * KF_STRIP * KF_STREAM_ROWS * (int64_t)sizeof(float);
     // Rings as long as the work of a warp, blocks as many as fit.
     const int64_t steps = (int64_t)plan->slice_units * (KF_UNIT_COLUMNS / kernel->columns);
     plan->ring = kernel->depth;
@@ -119,8 +123,10 @@ static bool plan_stream(const kf_op *op, linear_plan *plan) {
     if (shared > device->shared_limit) return false;
     int before = 0, fit = 0;
     if (kf_cuda_enter(device, &before) != KF_OK) return false;
-    const bool known = kf_cuda_prepare_kernel(kernel->function, (int32_t)shared, "linear: kernel") == KF_OK &&
-                       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel->function, plan->warps * 32, (size_t)shared) == cudaSuccess;
+    // All that a block may have: ops of other shapes share the kernel.
+    const bool known = kf_cuda_prepare_kernel(kernel->function, device->shared_limit, "linear: kernel") == KF_OK &&
+                       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel->function, plan->warps * 32,
+                                                                     (size_t)shared) == cudaSuccess;
     kf_cuda_leave(device, before);
     if (!known || fit < 1) return false;
     const int64_t rounds = divide_up(strips * plan->cluster, (int64_t)fit * device->multiprocessors);
@@ -174,7 +180,8 @@ static kf_status make_plan(kf_op *op) {
     if (plan.grid > INT32_MAX)
         return kf_fail(KF_UNSUPPORTED, "linear: %lld tiles; the cuda backend allows 2^31 - 1", (long long)plan.grid);
     const int64_t parts = plan.kernel->mode == KF_X_SPLIT ? 3 : 1;
-    op->plan.shared_bytes = (size_t)(plan.weight_bytes + parts * plan.part_bytes + 2 * plan.beside_floats * (int64_t)sizeof(float));
+    op->plan.shared_bytes =
+        (size_t)(plan.weight_bytes + parts * plan.part_bytes + 2 * plan.beside_floats * (int64_t)sizeof(float));
     op->plan.phases = 1;
     op->plan.items[0] = plan.grid;
     memcpy(op->plan.word, &plan, sizeof plan);
@@ -203,7 +210,8 @@ static kf_status make_argument(const kf_op *op, char *workspace, kf_cuda_linear 
                        p->weight.data);
     if (made && plan->weight_bytes == 0 && plan->blocks > 0)
         return kf_fail(KF_INVALID_ARGUMENT,
-                       "linear: the weight is at %p and was planned aligned to 16 bytes; plan a new op", p->weight.data);
+                       "linear: the weight is at %p and was planned aligned to 16 bytes; plan a new op",
+                       p->weight.data);
     kf_cuda_linear a = {
         .w = made ? workspace : weights,
         .x = p->x.data,
@@ -242,8 +250,8 @@ static kf_status make_argument(const kf_op *op, char *workspace, kf_cuda_linear 
     return KF_OK;
 }
 
-static kf_status launch_prepare(const kf_cuda_device *device, const void *function, int64_t warps, const kf_cuda_linear *a,
-                                const char *what) {
+static kf_status launch_prepare(const kf_cuda_device *device, const void *function, int64_t warps,
+                                const kf_cuda_linear *a, const char *what) {
     const kf_cuda_launch_shape shape = {
         .blocks = divide_up(warps, PREPARE_WARPS), .threads = PREPARE_THREADS, .dependent = true};
     return warps ? kf_cuda_launch(device, function, &shape, a, what) : KF_OK;
@@ -256,7 +264,8 @@ kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace) {
     kf_cuda_linear a;
     KF_TRY(make_argument(op, workspace, &a));
     if (a.weights_made) {
-        kf_cuda_linear pack = a; // rows of the source are where they were, and packed dense rows stand where octets would
+        kf_cuda_linear pack =
+            a; // rows of the source are where they were, and packed dense rows stand where octets would
         const kf_weight *weight = &op->problem.linear.weight;
         const int64_t compact = weight->cols / kf_block_values(weight->type) * kf_block_bytes(weight->type);
         pack.row_bytes = weight->row_bytes ? weight->row_bytes : compact;

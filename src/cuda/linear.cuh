@@ -26,15 +26,17 @@ enum { KF_F32 = 1, KF_F16 = 2, KF_BF16_ = 3 }; // kf_type
 __host__ __device__ constexpr bool kf_is_dense(int type) {
     return type == KF_WEIGHT_F32 || type == KF_WEIGHT_F16 || type == KF_WEIGHT_BF16;
 }
-__host__ __device__ constexpr bool kf_is_k(int type) { return type == KF_WEIGHT_Q4_K || type == KF_WEIGHT_Q5_K || type == KF_WEIGHT_Q6_K; }
+__host__ __device__ constexpr bool kf_is_k(int type) {
+    return type == KF_WEIGHT_Q4_K || type == KF_WEIGHT_Q5_K || type == KF_WEIGHT_Q6_K;
+}
 __host__ __device__ constexpr bool kf_is_affine(int type) {
     return type == KF_WEIGHT_Q4_1 || type == KF_WEIGHT_Q5_1 || type == KF_WEIGHT_Q4_K || type == KF_WEIGHT_Q5_K;
 }
 __host__ __device__ constexpr int kf_bits(int type) {
-    return type == KF_WEIGHT_Q8_0                                                                   ? 8
-           : type == KF_WEIGHT_Q6_K                                                                 ? 6
+    return type == KF_WEIGHT_Q8_0                                                       ? 8
+           : type == KF_WEIGHT_Q6_K                                                     ? 6
            : type == KF_WEIGHT_Q5_0 || type == KF_WEIGHT_Q5_1 || type == KF_WEIGHT_Q5_K ? 5
-                                                                                                    : 4;
+                                                                                        : 4;
 }
 __host__ __device__ constexpr int kf_offset(int type) {
     return kf_is_affine(type) || kf_bits(type) == 8 ? 0 : 1 << (kf_bits(type) - 1);
@@ -116,7 +118,9 @@ __device__ __forceinline__ float kf_block_sum(const float (&v)[8]) {
 }
 
 // Pair p of the fragments: columns (0,1), (2,3), (4,5), (6,7) of the eight beside dense weights, else (0,2), (1,3), (4,6), (5,7).
-template <bool DENSE> __host__ __device__ constexpr int kf_pair_first(int p) { return DENSE ? 2 * p : (p & 1) + 4 * (p >> 1); }
+template <bool DENSE> __host__ __device__ constexpr int kf_pair_first(int p) {
+    return DENSE ? 2 * p : (p & 1) + 4 * (p >> 1);
+}
 template <bool DENSE> __host__ __device__ constexpr int kf_pair_second(int p) {
     return kf_pair_first<DENSE>(p) + (DENSE ? 1 : 2);
 }
@@ -194,7 +198,8 @@ __device__ __forceinline__ kf_codes<TYPE> kf_read_codes(const char *unit, int ro
     if (blocks == KF_UNIT_BLOCKS) {
 #pragma unroll
         for (int i = 0; i < c.LOW / 4; i++) {
-            const uint4 piece = *reinterpret_cast<const uint4 *>(unit + (quad * (c.LOW / 4) + i) * rows * 64 + lane * 16);
+            const uint4 piece =
+                *reinterpret_cast<const uint4 *>(unit + (quad * (c.LOW / 4) + i) * rows * 64 + lane * 16);
             c.low[4 * i] = piece.x, c.low[4 * i + 1] = piece.y, c.low[4 * i + 2] = piece.z, c.low[4 * i + 3] = piece.w;
         }
         if (kf_bits(TYPE) == 5) c.upper[0] = *reinterpret_cast<const uint32_t *>(upper + lane * 8 + quad * 4);
@@ -210,9 +215,10 @@ __device__ __forceinline__ kf_codes<TYPE> kf_read_codes(const char *unit, int ro
     for (int j = 0; j < 4; j++) {
         const int block = 4 * quad + j, words = c.LOW / 4;
         for (int i = 0; i < words; i++)
-            c.low[words * j + i] = block < blocks ? *reinterpret_cast<const uint32_t *>(
-                                                        unit + (block * rows * 4 + lane) * 4 * words + 4 * i)
-                                                  : 0;
+            c.low[words * j + i] =
+                block < blocks
+                    ? *reinterpret_cast<const uint32_t *>(unit + (block * rows * 4 + lane) * 4 * words + 4 * i)
+                    : 0;
         if (kf_bits(TYPE) == 5 && block < blocks) {
             const uint32_t bits = *reinterpret_cast<const uint8_t *>(upper + block * rows * 4 + lane);
             c.upper[0] |= ((bits & 15) | (bits >> 4) << 16) << 4 * j;
@@ -221,7 +227,9 @@ __device__ __forceinline__ kf_codes<TYPE> kf_read_codes(const char *unit, int ro
     return c;
 }
 
-__device__ __forceinline__ uint32_t kf_shift(uint32_t word, int left) { return left >= 0 ? word << left : word >> -left; }
+__device__ __forceinline__ uint32_t kf_shift(uint32_t word, int left) {
+    return left >= 0 ? word << left : word >> -left;
+}
 
 // a * b + c on pairs of bf16.
 __device__ __forceinline__ uint32_t kf_fma_pair(uint32_t a, uint32_t b, uint32_t c) {
@@ -327,8 +335,8 @@ struct kf_block_a {
     uint32_t low[4], high[4];
 };
 
-__device__ __forceinline__ void kf_mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                            uint32_t b1) {
+__device__ __forceinline__ void kf_mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                            uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
@@ -339,7 +347,8 @@ __device__ __forceinline__ void kf_mma_int8_half(int (&c)[4], uint32_t a0, uint3
         : "r"(a0), "r"(a1), "r"(b0));
 }
 
-template <class T> __device__ __forceinline__ void kf_mma_step(float (&c)[4], const kf_block_a &a, int step, const uint4 &x) {
+template <class T>
+__device__ __forceinline__ void kf_mma_step(float (&c)[4], const kf_block_a &a, int step, const uint4 &x) {
     const uint32_t f[4] = {a.low[2 * step], a.high[2 * step], a.low[2 * step + 1], a.high[2 * step + 1]};
     kf_mma<T>(c, f, step ? x.z : x.x, step ? x.w : x.y);
 }
@@ -355,7 +364,7 @@ template <int TYPE, int MODE>
 __device__ __forceinline__ void kf_quantised_block(float (&sum)[4], const kf_block_a &a, const float2 d, const float2 m,
                                                    const uint4 (&x)[3], float2 x_sum) {
     float p[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (TYPE == KF_WEIGHT_Q6_K) {
+    if constexpr (TYPE == KF_WEIGHT_Q6_K) {
         float second[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (int i = kf_x_parts(MODE) - 1; i >= 0; i--) {
@@ -364,25 +373,26 @@ __device__ __forceinline__ void kf_quantised_block(float (&sum)[4], const kf_blo
         }
         kf_fold(sum, d.x, d.y, p);
         kf_fold(sum, m.x, m.y, second);
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int i = kf_x_parts(MODE) - 1; i >= 0; i--) {
-        kf_mma_step<__nv_bfloat16>(p, a, 0, x[i]);
-        kf_mma_step<__nv_bfloat16>(p, a, 1, x[i]);
+        for (int i = kf_x_parts(MODE) - 1; i >= 0; i--) {
+            kf_mma_step<__nv_bfloat16>(p, a, 0, x[i]);
+            kf_mma_step<__nv_bfloat16>(p, a, 1, x[i]);
+        }
+        kf_fold(sum, d.x, d.y, p);
     }
-    kf_fold(sum, d.x, d.y, p);
     const float beside[4] = {x_sum.x, x_sum.y, x_sum.x, x_sum.y};
     if (kf_is_affine(TYPE)) kf_fold(sum, m.x, m.y, beside);
 }
 
 __device__ __forceinline__ void kf_scaled(float (&p)[4], const int (&c)[4], float2 scale) {
-    p[0] = scale.x * (float)c[0], p[1] = scale.y * (float)c[1], p[2] = scale.x * (float)c[2], p[3] = scale.y * (float)c[3];
+    p[0] = scale.x * (float)c[0], p[1] = scale.y * (float)c[1], p[2] = scale.x * (float)c[2],
+    p[3] = scale.y * (float)c[3];
 }
 
 template <int TYPE>
-__device__ __forceinline__ void kf_int8_block(float (&sum)[4], const kf_block_a &a, const float2 d, const float2 m, uint2 x,
-                                              float2 scale, float2 x_sum) {
+__device__ __forceinline__ void kf_int8_block(float (&sum)[4], const kf_block_a &a, const float2 d, const float2 m,
+                                              uint2 x, float2 scale, float2 x_sum) {
     int c[4] = {0, 0, 0, 0};
     float p[4];
     if (TYPE == KF_WEIGHT_Q6_K) {
@@ -403,7 +413,8 @@ __device__ __forceinline__ void kf_int8_block(float (&sum)[4], const kf_block_a 
 }
 
 template <int TYPE, int MODE>
-__device__ __forceinline__ kf_block_a kf_quantised_fragment(const kf_codes<TYPE> &low, const kf_codes<TYPE> &high, int j) {
+__device__ __forceinline__ kf_block_a kf_quantised_fragment(const kf_codes<TYPE> &low, const kf_codes<TYPE> &high,
+                                                            int j) {
     kf_block_a a;
 #pragma unroll
     for (int p = 0; p < (MODE == KF_X_INT8 ? 2 : 4); p++) {
@@ -416,9 +427,7 @@ __device__ __forceinline__ kf_block_a kf_quantised_fragment(const kf_codes<TYPE>
 // ------------------------------------------------------------------------------------------------------- dense weights
 
 // A lane's eight columns of a row and block: 16 bytes, of fp32 32.
-template <int TYPE> struct kf_dense_piece {
-    uint4 word[TYPE == KF_WEIGHT_F32 ? 2 : 1];
-};
+template <int TYPE> struct kf_dense_piece { uint4 word[TYPE == KF_WEIGHT_F32 ? 2 : 1]; };
 template <int TYPE> __host__ __device__ constexpr int kf_dense_piece_bytes() { return TYPE == KF_WEIGHT_F32 ? 32 : 16; }
 
 // Whether W and x are multiplied as they are.
@@ -431,7 +440,8 @@ __device__ __forceinline__ kf_block_a kf_dense_fragment(uint4 low, uint4 high) {
 }
 
 // Three bf16 parts of a piece of fp16 or fp32 weights.
-template <int TYPE> __device__ __forceinline__ void kf_split_piece(const kf_dense_piece<TYPE> &piece, uint4 (&part)[3]) {
+template <int TYPE>
+__device__ __forceinline__ void kf_split_piece(const kf_dense_piece<TYPE> &piece, uint4 (&part)[3]) {
     uint32_t word[4][3];
     const uint4 w = piece.word[0], rest = piece.word[TYPE == KF_WEIGHT_F32 ? 1 : 0];
     if (TYPE == KF_WEIGHT_F32) {
@@ -473,22 +483,22 @@ __device__ __forceinline__ kf_dense_a<TYPE, MODE> kf_dense_parts(const kf_dense_
 
 template <int TYPE, int MODE>
 __device__ __forceinline__ void kf_dense_block(float (&sum)[4], const kf_dense_a<TYPE, MODE> &a, const uint4 (&x)[3]) {
-    if (kf_is_direct<TYPE, MODE>()) {
+    if constexpr (kf_is_direct<TYPE, MODE>()) {
         using element = typename std::conditional<TYPE == KF_WEIGHT_F16, __half, __nv_bfloat16>::type;
         kf_mma_step<element>(sum, a.part[0], 0, x[0]);
         kf_mma_step<element>(sum, a.part[0], 1, x[0]);
-        return;
+    } else {
+        float p[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (int rank = 2; rank >= 0; rank--) // of the parts' places together: the smallest products first
+#pragma unroll
+            for (int i = 0; i < kf_dense_a<TYPE, MODE>::PARTS; i++) {
+                if (i > rank) continue;
+                kf_mma_step<__nv_bfloat16>(p, a.part[i], 0, x[rank - i]);
+                kf_mma_step<__nv_bfloat16>(p, a.part[i], 1, x[rank - i]);
+            }
+        kf_fold(sum, 1.0f, 1.0f, p);
     }
-    float p[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-    for (int rank = 2; rank >= 0; rank--) // of the parts' places together: the smallest products first
-#pragma unroll
-        for (int i = 0; i < a.PARTS; i++) {
-            if (i > rank) continue;
-            kf_mma_step<__nv_bfloat16>(p, a.part[i], 0, x[rank - i]);
-            kf_mma_step<__nv_bfloat16>(p, a.part[i], 1, x[rank - i]);
-        }
-    kf_fold(sum, 1.0f, 1.0f, p);
 }
 
 #endif

@@ -20,10 +20,10 @@ typedef struct kf_cuda_linear {
     const char *w; // dense: rows, 16-byte aligned, K a multiple of 32; quantised: fragments.h, behind the header
     const char *x, *bias;
     char *y;
-    const char *source;       // of the packing kernel, which writes to `packed`
-    char *packed;             //
-    char *parts;              // x in form: [part][octet][block][lane], 16 bytes (int8: 8)
-    float *x_scale, *x_sum;   // [octet][block][8]: int8's scale; the block's sum
+    const char *source;         // of the packing kernel, which writes to `packed`
+    char *packed;               //
+    char *parts;                // x in form: [part][octet][block][lane], 16 bytes (int8: 8)
+    float *x_scale, *x_sum;     // [octet][block][8]: int8's scale; the block's sum
     int64_t x_stride, y_stride; // elements
     int64_t row_bytes;          // of w, dense; of `source`
     int64_t octet_bytes;        // of a full octet of w
@@ -31,10 +31,10 @@ typedef struct kf_cuda_linear {
     int32_t T, N, K;
     int32_t blocks, units, octets; // of K and of N: blocks and units that hold columns
     int32_t slices, slice_units;
-    int32_t warps;   // of a block of the stream kernel: slices that a block takes
-    int32_t cluster; // blocks that share a strip
-    int32_t ring;    // slots of a warp
-    int32_t type;    // kf_weight_type
+    int32_t warps;                     // of a block of the stream kernel: slices that a block takes
+    int32_t cluster;                   // blocks that share a strip
+    int32_t ring;                      // slots of a warp
+    int32_t type;                      // kf_weight_type
     int32_t x_type, y_type, bias_type; // kf_type
     int32_t x_aligned;                 // rows begin at multiples of 16 bytes
     int32_t weights_made;              // w was written by the kernel before this one
@@ -62,8 +62,8 @@ enum {
 // `function` takes a kf_cuda_linear.
 typedef struct kf_cuda_linear_kernel {
     int32_t kind, type, mode;
-    int32_t shared; // tile: bytes. stream: bytes of a slot
-    int32_t depth;  // stream: most slots of a warp's ring
+    int32_t shared;  // tile: bytes. stream: bytes of a slot
+    int32_t depth;   // stream: most slots of a warp's ring
     int32_t columns; // stream: columns of a slot
     const void *function;
     const char *name;
@@ -76,8 +76,10 @@ extern "C" {
 extern const kf_cuda_linear_kernel kf_cuda_linear_dense[], kf_cuda_linear_q4[], kf_cuda_linear_q5[],
     kf_cuda_linear_q8[], kf_cuda_linear_tile_dense[], kf_cuda_linear_tile_q4[], kf_cuda_linear_tile_q5[],
     kf_cuda_linear_tile_q8[];
-extern const void *const kf_cuda_linear_pack; // quantised rows into fragments, or dense ones into aligned rows: a warp an octet and unit
-extern const void *const kf_cuda_linear_x[4]; // by kf_cuda_x_mode: x into form for quantised weights: a warp an octet and block
+extern const void *const
+    kf_cuda_linear_pack; // quantised rows into fragments, or dense ones into aligned rows: a warp an octet and unit
+extern const void
+    *const kf_cuda_linear_x[4]; // by kf_cuda_x_mode: x into form for quantised weights: a warp an octet and block
 extern const void *const kf_cuda_linear_x_dense[4]; // the same for dense ones
 #ifdef __cplusplus
 }

@@ -29,8 +29,8 @@ static uint64_t packed_bytes(const kf_weight *weight) {
 kf_status kf_cuda_packed_check(const kf_weight *weight) {
     if (weight->packed != KF_FRAGMENTS_LAYOUT)
         return kf_fail(KF_INVALID_ARGUMENT,
-                       "linear: weight.packed is %d; what kf_pack_weight makes on this backend says %d", (int)weight->packed,
-                       KF_FRAGMENTS_LAYOUT);
+                       "linear: weight.packed is %d; what kf_pack_weight makes on this backend says %d",
+                       (int)weight->packed, KF_FRAGMENTS_LAYOUT);
     if (weight->bytes < packed_bytes(weight))
         return kf_fail(KF_INVALID_ARGUMENT, "linear: the packed weight has %zu bytes; %llu are needed", weight->bytes,
                        (unsigned long long)packed_bytes(weight));
@@ -47,7 +47,8 @@ kf_status kf_cuda_pack_weight_size(const kf_context *context, const kf_weight *w
 static void pack_octet(const kf_weight *weight, int64_t row, int rows, uint8_t *to) {
     const int64_t blocks = weight->cols / KF_BLOCK_SMALL;
     for (int64_t first = 0; first < blocks; first += KF_UNIT_BLOCKS) {
-        const int count = (int)kf_min64(KF_UNIT_BLOCKS, blocks - first), bytes = kf_unit_bytes(weight->type, rows, count);
+        const int count = (int)kf_min64(KF_UNIT_BLOCKS, blocks - first),
+                  bytes = kf_unit_bytes(weight->type, rows, count);
         memset(to, 0, (size_t)bytes);
         for (int g = 0; g < rows; g++) {
             const uint8_t *from = (const uint8_t *)weight->data + (row + g) * weight->row_bytes +
@@ -81,7 +82,8 @@ kf_status kf_cuda_pack_weight(const kf_context *context, const kf_weight *weight
                                         .cols = weight->cols,
                                         .bytes = packed_bytes(weight)};
     if (weight->device.type != KF_DEVICE_CPU)
-        return kf_fail(KF_UNSUPPORTED, "pack_weight: the weight is on device type %d; it is packed in the host's memory",
+        return kf_fail(KF_UNSUPPORTED,
+                       "pack_weight: the weight is on device type %d; it is packed in the host's memory",
                        (int)weight->device.type);
     memcpy(destination, &header, sizeof header);
     kf_cuda_pack_rows(weight, (uint8_t *)destination + sizeof header);

@@ -14,12 +14,15 @@ __device__ void pack_dense(const kf_cuda_linear &a, int64_t n, int unit, int lan
     const int size = a.type == KF_WEIGHT_F32 ? 4 : 2;
     const char *from = a.source + n * a.row_bytes;
     char *to = a.packed + n * a.octet_bytes; // here a row's
-    const int64_t first = (int64_t)unit * KF_UNIT_COLUMNS * size, limit = (int64_t)a.K * size, end = (int64_t)a.blocks * 32 * size;
-    for (int64_t i = first + lane; i < first + KF_UNIT_COLUMNS * size && i < end; i += 32) to[i] = i < limit ? from[i] : 0;
+    const int64_t first = (int64_t)unit * KF_UNIT_COLUMNS * size, limit = (int64_t)a.K * size,
+                  end = (int64_t)a.blocks * 32 * size;
+    for (int64_t i = first + lane; i < first + KF_UNIT_COLUMNS * size && i < end; i += 32)
+        to[i] = i < limit ? from[i] : 0;
 }
 
 __device__ void pack_quantised(const kf_cuda_linear &a, int octet, int unit, int lane) {
-    const int rows = min(KF_OCTET, a.N - octet * KF_OCTET), blocks = min(KF_UNIT_BLOCKS, a.blocks - unit * KF_UNIT_BLOCKS);
+    const int rows = min(KF_OCTET, a.N - octet * KF_OCTET),
+              blocks = min(KF_UNIT_BLOCKS, a.blocks - unit * KF_UNIT_BLOCKS);
     const int g = lane >> 2, t = lane & 3;
     if (g >= rows) return;
     const uint8_t *row = reinterpret_cast<const uint8_t *>(a.source) + ((int64_t)octet * KF_OCTET + g) * a.row_bytes +
@@ -40,13 +43,16 @@ __global__ void __launch_bounds__(WARPS * 32) kf_linear_pack(const __grid_consta
         pack_quantised(a, octet, unit, lane);
         return;
     }
-    for (int g = 0; g < KF_OCTET && octet * KF_OCTET + g < a.N; g++) pack_dense(a, (int64_t)octet * KF_OCTET + g, unit, lane);
+    for (int g = 0; g < KF_OCTET && octet * KF_OCTET + g < a.N; g++)
+        pack_dense(a, (int64_t)octet * KF_OCTET + g, unit, lane);
 }
 
-template <int MODE, bool DENSE> __global__ void __launch_bounds__(WARPS * 32) kf_linear_x_form(const __grid_constant__ kf_cuda_linear a) {
+template <int MODE, bool DENSE>
+__global__ void __launch_bounds__(WARPS * 32) kf_linear_x_form(const __grid_constant__ kf_cuda_linear a) {
     kf_launch_dependents();
     kf_wait_for_previous();
-    const int64_t row_blocks = (int64_t)a.units * KF_UNIT_BLOCKS, item = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
+    const int64_t row_blocks = (int64_t)a.units * KF_UNIT_BLOCKS,
+                  item = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
     const int octet = (int)(item / row_blocks), block = (int)(item % row_blocks), lane = threadIdx.x & 31;
     const int64_t t = (int64_t)octet * KF_OCTET + (lane >> 2);
     if ((int64_t)octet * KF_OCTET >= a.T) return;
@@ -62,7 +68,8 @@ template <int MODE, bool DENSE> __global__ void __launch_bounds__(WARPS * 32) kf
     uint4 form[3];
     kf_x_form<MODE, DENSE>(v, form);
 #pragma unroll
-    for (int p = 0; p < kf_x_parts(MODE); p++) reinterpret_cast<uint4 *>(a.parts + p * a.part_bytes)[item * 32 + lane] = form[p];
+    for (int p = 0; p < kf_x_parts(MODE); p++)
+        reinterpret_cast<uint4 *>(a.parts + p * a.part_bytes)[item * 32 + lane] = form[p];
     if (DENSE) return;
     const float sum = kf_block_sum(v);
     if ((lane & 3) == 0) a.x_sum[beside] = sum;

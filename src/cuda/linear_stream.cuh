@@ -34,7 +34,9 @@ template <int TYPE> __host__ __device__ constexpr int kf_slots() {
     return 8500 / kf_slot_bytes<TYPE>() > 1 ? 8500 / kf_slot_bytes<TYPE>() : 2;
 }
 
-template <int MODE> __host__ __device__ constexpr int kf_form_bytes() { return MODE == KF_X_INT8 ? 8 : 16; } // of a lane and part
+template <int MODE> __host__ __device__ constexpr int kf_form_bytes() {
+    return MODE == KF_X_INT8 ? 8 : 16;
+} // of a lane and part
 
 // A lane's part of x in form.
 template <int MODE> struct kf_form {
@@ -44,8 +46,8 @@ template <int MODE> struct kf_form {
 
 // Brings the columns of blocks first .. first + count - 1 into form; count 0 for a warp that has none.
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_stream_x(const kf_cuda_linear &a, int first, int count, char *form, float *scales, float *sums,
-                                            int lane) {
+__device__ __forceinline__ void kf_stream_x(const kf_cuda_linear &a, int first, int count, char *form, float *scales,
+                                            float *sums, int lane) {
     constexpr bool DENSE = kf_is_dense(TYPE);
     const int items = count * a.T * 4;
     for (int i = lane; i - lane < items; i += 32) {
@@ -66,8 +68,8 @@ __device__ __forceinline__ void kf_stream_x(const kf_cuda_linear &a, int first, 
         kf_x_form<MODE, DENSE>(v, parts);
 #pragma unroll
         for (int p = 0; p < kf_x_parts(MODE); p++)
-            *reinterpret_cast<uint4 *>(form + (((size_t)block * kf_x_parts(MODE) + p) * a.T * 4 + (i - block * a.T * 4)) * 16) =
-                parts[p];
+            *reinterpret_cast<uint4 *>(
+                form + (((size_t)block * kf_x_parts(MODE) + p) * a.T * 4 + (i - block * a.T * 4)) * 16) = parts[p];
         if (kf_is_affine(TYPE) && (i & 3) == 0) sums[block * 8 + t] = sum;
     }
     // Columns of the product that x has no row for: only what is never stored depends on them, but a sum should be a number.
@@ -77,22 +79,24 @@ __device__ __forceinline__ void kf_stream_x(const kf_cuda_linear &a, int first, 
 }
 
 // The lane's part of block `block` (of the warp's own) of x.
-template <int MODE> __device__ __forceinline__ kf_form<MODE> kf_stream_form(const char *form, int T, int block, int lane) {
+template <int MODE>
+__device__ __forceinline__ kf_form<MODE> kf_stream_form(const char *form, int T, int block, int lane) {
     kf_form<MODE> x = {};
     if (lane >= T * 4) return x;
-    if (MODE == KF_X_INT8) {
+    if constexpr (MODE == KF_X_INT8) {
         x.bytes = *reinterpret_cast<const uint2 *>(form + (block * T * 4 + lane) * 8);
-        return x;
-    }
+    } else {
 #pragma unroll
-    for (int p = 0; p < kf_x_parts(MODE); p++)
-        x.part[p] = *reinterpret_cast<const uint4 *>(form + ((block * kf_x_parts(MODE) + p) * T * 4 + lane) * 16);
+        for (int p = 0; p < kf_x_parts(MODE); p++)
+            x.part[p] = *reinterpret_cast<const uint4 *>(form + ((block * kf_x_parts(MODE) + p) * T * 4 + lane) * 16);
+    }
     return x;
 }
 
 // Asks for columns slot_columns * index .. of the strip.
 template <int TYPE>
-__device__ __forceinline__ void kf_stream_fetch(const kf_cuda_linear &a, int strip, int index, uint32_t slot, int lane) {
+__device__ __forceinline__ void kf_stream_fetch(const kf_cuda_linear &a, int strip, int index, uint32_t slot,
+                                                int lane) {
     if (kf_is_dense(TYPE)) {
         constexpr int BLOCKS = kf_slot_columns<TYPE>() / 32, BYTES = TYPE == KF_WEIGHT_F32 ? 4 : 2, PIECE = 8 * BYTES;
 #pragma unroll
@@ -116,7 +120,8 @@ __device__ __forceinline__ void kf_stream_fetch(const kf_cuda_linear &a, int str
     for (int i = 0; i < 2; i++) {
         const int octet = strip * 2 + i;
         if (octet >= a.octets) return;
-        const int rows = min(KF_OCTET, a.N - octet * KF_OCTET), blocks = min(KF_UNIT_BLOCKS, a.blocks - index * KF_UNIT_BLOCKS);
+        const int rows = min(KF_OCTET, a.N - octet * KF_OCTET),
+                  blocks = min(KF_UNIT_BLOCKS, a.blocks - index * KF_UNIT_BLOCKS);
         const char *from = a.w + octet * a.octet_bytes + (int64_t)index * kf_unit_bytes(TYPE, rows, KF_UNIT_BLOCKS);
         if (rows == KF_OCTET && blocks == KF_UNIT_BLOCKS) {
 #pragma unroll
@@ -157,7 +162,8 @@ __device__ __forceinline__ void kf_stream_multiply(const kf_cuda_linear &a, int 
     } else {
         constexpr int FULL = KF_OCTET * kf_row_unit(TYPE);
         const int blocks = min(KF_UNIT_BLOCKS, a.blocks - index * KF_UNIT_BLOCKS);
-        const int rows = min(KF_OCTET, a.N - strip * KF_STRIP), rows_high = min(KF_OCTET, a.N - strip * KF_STRIP - KF_OCTET);
+        const int rows = min(KF_OCTET, a.N - strip * KF_STRIP),
+                  rows_high = min(KF_OCTET, a.N - strip * KF_STRIP - KF_OCTET);
 #pragma unroll
         for (int quad = 0; quad < 2; quad++) {
             const kf_codes<TYPE> low = kf_read_codes<TYPE>(slot, rows, blocks, quad, lane);
@@ -211,12 +217,15 @@ __global__ void __launch_bounds__(KF_STREAM_WARPS * 32) kf_linear_stream(const _
     const uint32_t ring_at = kf_shared(ring);
 
     // Step i of the warp is slot i mod steps_strip of the strip's slice; the strips are `stride` apart.
-    const int strips = (a.N + KF_STRIP - 1) / KF_STRIP, stride = gridDim.x / a.cluster, first_strip = blockIdx.x / a.cluster;
-    const int first_step = first_unit * PER_UNIT, steps = min(units * PER_UNIT, (a.blocks + SLOT_BLOCKS - 1) / SLOT_BLOCKS - first_step);
+    const int strips = (a.N + KF_STRIP - 1) / KF_STRIP, stride = gridDim.x / a.cluster,
+              first_strip = blockIdx.x / a.cluster;
+    const int first_step = first_unit * PER_UNIT,
+              steps = min(units * PER_UNIT, (a.blocks + SLOT_BLOCKS - 1) / SLOT_BLOCKS - first_step);
     int fetch_strip = first_strip, fetch_step = 0, fetch_slot = 0;
     const auto fetch = [&] {
         if (fetch_strip < strips && steps > 0) {
-            kf_stream_fetch<TYPE>(a, fetch_strip, first_step + fetch_step, ring_at + fetch_slot * kf_slot_bytes<TYPE>(), lane);
+            kf_stream_fetch<TYPE>(a, fetch_strip, first_step + fetch_step, ring_at + fetch_slot * kf_slot_bytes<TYPE>(),
+                                  lane);
             if (++fetch_step == steps) fetch_step = 0, fetch_strip += stride;
             if (++fetch_slot == a.ring) fetch_slot = 0;
         }
@@ -235,7 +244,8 @@ __global__ void __launch_bounds__(KF_STREAM_WARPS * 32) kf_linear_stream(const _
 
     char *const form = forms + warp * form_bytes;
     float *const scales = all_scales + warp * warp_blocks * 8, *const sums = all_sums + warp * warp_blocks * 8;
-    kf_stream_x<TYPE, MODE>(a, first_unit * KF_UNIT_BLOCKS, units * KF_UNIT_BLOCKS, form, MODE == KF_X_INT8 ? scales : sums, sums, lane);
+    kf_stream_x<TYPE, MODE>(a, first_unit * KF_UNIT_BLOCKS, units * KF_UNIT_BLOCKS, form,
+                            MODE == KF_X_INT8 ? scales : sums, sums, lane);
     const kf_stream_x_place x = {form, scales, sums};
     __syncwarp();
 
@@ -245,8 +255,8 @@ __global__ void __launch_bounds__(KF_STREAM_WARPS * 32) kf_linear_stream(const _
         for (int step = 0; step < steps; step++) {
             kf_copy_wait<SLOTS - 1>();
             __syncwarp();
-            kf_stream_multiply<TYPE, MODE>(a, strip, first_step + step, ring + slot * kf_slot_bytes<TYPE>(), x, step * SLOT_BLOCKS,
-                                           lane, sum);
+            kf_stream_multiply<TYPE, MODE>(a, strip, first_step + step, ring + slot * kf_slot_bytes<TYPE>(), x,
+                                           step * SLOT_BLOCKS, lane, sum);
             __syncwarp();
             fetch();
             if (++slot == a.ring) slot = 0;

@@ -17,6 +17,9 @@
 
 #include "cuda/linear.cuh"
 
+// Whether a row and block has two factors: d and m, or d of two halves.
+__host__ __device__ constexpr bool kf_has_two(int type) { return kf_is_affine(type) || type == KF_WEIGHT_Q6_K; }
+
 enum { KF_TILE_OCTETS = KF_TILE_N / KF_OCTET, KF_WARP_OCTETS = 4, KF_TILE_WARPS = KF_TILE_THREADS / 32 };
 
 template <int TYPE, int MODE> struct kf_tile {
@@ -25,21 +28,26 @@ template <int TYPE, int MODE> struct kf_tile {
     static const int STAGE_BLOCKS = MODE == KF_X_SPLIT ? 1 : 2;
     static const int STAGES = MODE == KF_X_SPLIT && kf_bits(TYPE) == 8 && !DENSE ? 2 : 3;
     static const int X_BYTES = KF_TILE_OCTETS * STAGE_BLOCKS * PARTS * 32 * FORM; // of a stage
-    static const int BESIDE = MODE == KF_X_INT8 ? 2 : kf_is_affine(TYPE) && !DENSE ? 1 : 0; // floats a row and block: scale, sum
+    static const int BESIDE = MODE == KF_X_INT8              ? 2
+                              : kf_is_affine(TYPE) && !DENSE ? 1
+                                                             : 0; // floats a row and block: scale, sum
     static const int BESIDE_BYTES = BESIDE * KF_TILE_OCTETS * STAGE_BLOCKS * 32;
     static const int PIECE = TYPE == KF_WEIGHT_F32 ? 2 : 1; // dense: 16-byte pieces of a lane, octet and block
-    static const int W_BYTES = DENSE ? KF_WARP_OCTETS * STAGE_BLOCKS * PIECE * 512 : KF_WARP_OCTETS * KF_OCTET * kf_row_unit(TYPE);
+    static const int W_BYTES =
+        DENSE ? KF_WARP_OCTETS * STAGE_BLOCKS * PIECE * 512 : KF_WARP_OCTETS * KF_OCTET * kf_row_unit(TYPE);
     static const int W_BUFFERS = DENSE ? STAGES : 2;
-    static const int FACTORS = DENSE ? 0 : KF_UNIT_BLOCKS * 32; // float2 of a warp
-    static const int SHARED = STAGES * (X_BYTES + BESIDE_BYTES) + KF_TILE_WARPS * (W_BUFFERS * W_BYTES + FACTORS * 8);
+    static const int FACTORS = DENSE ? 0 : KF_UNIT_BLOCKS * 32 * (kf_has_two(TYPE) ? 2 : 1); // floats of a warp
+    static const int SHARED = STAGES * (X_BYTES + BESIDE_BYTES) + KF_TILE_WARPS * (W_BUFFERS * W_BYTES + FACTORS * 4);
     static const int STEPS = KF_UNIT_BLOCKS / STAGE_BLOCKS; // stages of a unit
 };
 
 // Blocks first .. of x for the tile's rows into a stage.
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_fetch_x(const kf_cuda_linear &a, int x_octet, int octets, int first, uint32_t stage) {
+__device__ __forceinline__ void kf_tile_fetch_x(const kf_cuda_linear &a, int x_octet, int octets, int first,
+                                                uint32_t stage) {
     using tile = kf_tile<TYPE, MODE>;
-    constexpr int CHUNKS = tile::STAGE_BLOCKS * 32 * tile::FORM / 16; // of an octet and part: its blocks lie side by side
+    constexpr int CHUNKS =
+        tile::STAGE_BLOCKS * 32 * tile::FORM / 16; // of an octet and part: its blocks lie side by side
     const int64_t row_blocks = (int64_t)a.units * KF_UNIT_BLOCKS;
 #pragma unroll
     for (int p = 0; p < tile::PARTS; p++)
@@ -48,18 +56,19 @@ __device__ __forceinline__ void kf_tile_fetch_x(const kf_cuda_linear &a, int x_o
             const char *from = a.parts + p * a.part_bytes + ((x_octet + octet) * row_blocks + first) * 32 * tile::FORM;
             kf_copy16(stage + ((p * KF_TILE_OCTETS + octet) * CHUNKS + chunk) * 16, from + chunk * 16);
         }
-    if (tile::BESIDE == 0) return;
-    for (int i = threadIdx.x; i < octets * tile::STAGE_BLOCKS * 2; i += KF_TILE_THREADS) {
-        const int octet = i / (tile::STAGE_BLOCKS * 2), chunk = i % (tile::STAGE_BLOCKS * 2);
-        const int64_t at = ((x_octet + octet) * row_blocks + first) * 8 + chunk * 4;
-        kf_copy16(stage + tile::X_BYTES + i * 16, a.x_sum + at);
-        if (tile::BESIDE == 2) kf_copy16(stage + tile::X_BYTES + tile::BESIDE_BYTES / 2 + i * 16, a.x_scale + at);
-    }
+    if constexpr (tile::BESIDE > 0)
+        for (int i = threadIdx.x; i < octets * tile::STAGE_BLOCKS * 2; i += KF_TILE_THREADS) {
+            const int octet = i / (tile::STAGE_BLOCKS * 2), chunk = i % (tile::STAGE_BLOCKS * 2);
+            const int64_t at = ((x_octet + octet) * row_blocks + first) * 8 + chunk * 4;
+            kf_copy16(stage + tile::X_BYTES + i * 16, a.x_sum + at);
+            if (tile::BESIDE == 2) kf_copy16(stage + tile::X_BYTES + tile::BESIDE_BYTES / 2 + i * 16, a.x_scale + at);
+        }
 }
 
 // Dense: the warp's fragments of a stage. Rows and columns past the end are not written: what they give is not stored, or not used.
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_fetch_dense(const kf_cuda_linear &a, int octet, int first, uint32_t to, int lane) {
+__device__ __forceinline__ void kf_tile_fetch_dense(const kf_cuda_linear &a, int octet, int first, uint32_t to,
+                                                    int lane) {
     using tile = kf_tile<TYPE, MODE>;
 #pragma unroll
     for (int o = 0; o < KF_WARP_OCTETS; o++) {
@@ -77,56 +86,62 @@ __device__ __forceinline__ void kf_tile_fetch_dense(const kf_cuda_linear &a, int
 
 // Quantised: unit `unit` of the warp's octets.
 template <int TYPE>
-__device__ __forceinline__ void kf_tile_fetch_unit(const kf_cuda_linear &a, int octet, int unit, uint32_t to, int lane) {
+__device__ __forceinline__ void kf_tile_fetch_unit(const kf_cuda_linear &a, int octet, int unit, uint32_t to,
+                                                   int lane) {
     constexpr int FULL = KF_OCTET * kf_row_unit(TYPE);
     const int blocks = min(KF_UNIT_BLOCKS, a.blocks - unit * KF_UNIT_BLOCKS);
     for (int o = 0; o < KF_WARP_OCTETS; o++) {
         if (octet + o >= a.octets) return;
         const int rows = min(KF_OCTET, a.N - (octet + o) * KF_OCTET), bytes = kf_unit_bytes(TYPE, rows, blocks);
-        const char *from = a.w + (octet + o) * a.octet_bytes + (int64_t)unit * kf_unit_bytes(TYPE, rows, KF_UNIT_BLOCKS);
+        const char *from =
+            a.w + (octet + o) * a.octet_bytes + (int64_t)unit * kf_unit_bytes(TYPE, rows, KF_UNIT_BLOCKS);
         for (int at = lane * 16; at < bytes; at += 512) kf_copy16(to + o * FULL + at, from + at);
     }
 }
 
-// Lane 8 o + g decodes the factors of row g of octet o: [block][row].
+// Lane 8 o + g decodes the factors of row g of octet o: d [block][row], then m.
 template <int TYPE>
-__device__ __forceinline__ void kf_tile_factors(const char *units, int rows, int blocks, float2 *factors, int lane) {
+__device__ __forceinline__ void kf_tile_factors(const char *units, int rows, int blocks, float *factors, int lane) {
     const char *unit = units + (lane >> 3) * KF_OCTET * kf_row_unit(TYPE);
 #pragma unroll
     for (int quad = 0; quad < 2; quad++) {
         const kf_factors f = kf_read_factors<TYPE>(unit, rows, blocks, quad, lane & 7);
 #pragma unroll
-        for (int j = 0; j < 4; j++) factors[(quad * 4 + j) * 32 + lane] = make_float2(f.d[j], f.m[j]);
+        for (int j = 0; j < 4; j++) {
+            factors[(quad * 4 + j) * 32 + lane] = f.d[j];
+            if (kf_has_two(TYPE)) factors[KF_UNIT_BLOCKS * 32 + (quad * 4 + j) * 32 + lane] = f.m[j];
+        }
     }
 }
 
 // The lane's part of x of octet n in a stage.
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_form(const char *stage, int n, int block, int lane, uint4 (&part)[3], uint2 &bytes) {
+__device__ __forceinline__ void kf_tile_form(const char *stage, int n, int block, int lane, uint4 (&part)[3],
+                                             uint2 &bytes) {
     using tile = kf_tile<TYPE, MODE>;
-    if (MODE == KF_X_INT8) {
+    if constexpr (MODE == KF_X_INT8) {
         bytes = *reinterpret_cast<const uint2 *>(stage + ((n * tile::STAGE_BLOCKS + block) * 32 + lane) * 8);
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int p = 0; p < tile::PARTS; p++)
-        part[p] = *reinterpret_cast<const uint4 *>(
-            stage + (((p * KF_TILE_OCTETS + n) * tile::STAGE_BLOCKS + block) * 32 + lane) * 16);
+        for (int p = 0; p < tile::PARTS; p++)
+            part[p] = *reinterpret_cast<const uint4 *>(
+                stage + (((p * KF_TILE_OCTETS + n) * tile::STAGE_BLOCKS + block) * 32 + lane) * 16);
+    }
 }
 
 typedef float kf_tile_sums[2][KF_TILE_OCTETS][4];
 
 // Block `block` of a stage: the weights of both strips of the warp times all octets of x.
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_quantised(const kf_block_a (&w)[2], const float2 *factors, const char *stage, int octets,
-                                                  int block, int lane, kf_tile_sums &sum) {
+__device__ __forceinline__ void kf_tile_quantised(const kf_block_a (&w)[2], const float *factors, const char *stage,
+                                                  int octets, int block, int lane, kf_tile_sums &sum) {
     using tile = kf_tile<TYPE, MODE>;
     const int g = lane >> 2, t = lane & 3;
     float2 d[2], m[2];
 #pragma unroll
     for (int s = 0; s < 2; s++) {
-        const float2 low = factors[16 * s + g], high = factors[16 * s + 8 + g];
-        d[s] = make_float2(low.x, high.x), m[s] = make_float2(low.y, high.y);
+        const float *low = factors + 16 * s + g, *second = low + (kf_has_two(TYPE) ? KF_UNIT_BLOCKS * 32 : 0);
+        d[s] = make_float2(low[0], low[8]), m[s] = make_float2(second[0], second[8]);
     }
     const char *beside = stage + tile::X_BYTES + block * 32 + t * 8;
 #pragma unroll
@@ -176,7 +191,8 @@ __device__ __forceinline__ void kf_tile_dense(const char *weights, const char *s
     }
 }
 
-__device__ __forceinline__ void kf_tile_store(const kf_cuda_linear &a, int octet, int x_octet, int lane, const kf_tile_sums &sum) {
+__device__ __forceinline__ void kf_tile_store(const kf_cuda_linear &a, int octet, int x_octet, int lane,
+                                              const kf_tile_sums &sum) {
     const int g = lane >> 2;
 #pragma unroll
     for (int s = 0; s < 2; s++)
@@ -197,12 +213,14 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
     extern __shared__ __align__(128) char memory[];
     constexpr int STAGE = tile::X_BYTES + tile::BESIDE_BYTES, STAGES = tile::STAGES, BLOCKS = tile::STAGE_BLOCKS;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int x_tiles = (a.T + KF_TILE_N - 1) / KF_TILE_N, m_tile = blockIdx.x / x_tiles, x_tile = blockIdx.x - m_tile * x_tiles;
+    const int x_tiles = (a.T + KF_TILE_N - 1) / KF_TILE_N, m_tile = blockIdx.x / x_tiles,
+              x_tile = blockIdx.x - m_tile * x_tiles;
     const int octet = m_tile * (KF_TILE_M / KF_OCTET) + warp * KF_WARP_OCTETS, x_octet = x_tile * KF_TILE_OCTETS;
     const int octets = min(KF_TILE_OCTETS, (a.T + KF_OCTET - 1) / KF_OCTET - x_octet);
     char *const weights = memory + STAGES * STAGE + warp * tile::W_BUFFERS * tile::W_BYTES;
-    float2 *const factors = reinterpret_cast<float2 *>(memory + STAGES * STAGE + KF_TILE_WARPS * tile::W_BUFFERS * tile::W_BYTES) +
-                            warp * tile::FACTORS;
+    float *const factors =
+        reinterpret_cast<float *>(memory + STAGES * STAGE + KF_TILE_WARPS * tile::W_BUFFERS * tile::W_BYTES) +
+        warp * tile::FACTORS;
     const uint32_t stages_at = kf_shared(memory), weights_at = kf_shared(weights);
     const int steps = a.units * tile::STEPS;
     // Stage `step` of x, and of dense weights. Quantised weights are a unit ahead: that unit's first stage asks for the next one.
@@ -210,7 +228,8 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
         if (step < steps) {
             kf_tile_fetch_x<TYPE, MODE>(a, x_octet, octets, step * BLOCKS, stages_at + step % STAGES * STAGE);
             if (tile::DENSE && with_weights)
-                kf_tile_fetch_dense<TYPE, MODE>(a, octet, step * BLOCKS, weights_at + step % STAGES * tile::W_BYTES, lane);
+                kf_tile_fetch_dense<TYPE, MODE>(a, octet, step * BLOCKS, weights_at + step % STAGES * tile::W_BYTES,
+                                                lane);
         }
         kf_copy_commit();
     };
@@ -218,7 +237,8 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
     if (a.units > 0) {
         if constexpr (tile::DENSE) {
             for (int i = 0; i < STAGES - 1; i++)
-                if (i < steps) kf_tile_fetch_dense<TYPE, MODE>(a, octet, i * BLOCKS, weights_at + i * tile::W_BYTES, lane);
+                if (i < steps)
+                    kf_tile_fetch_dense<TYPE, MODE>(a, octet, i * BLOCKS, weights_at + i * tile::W_BYTES, lane);
         } else {
             kf_tile_fetch_unit<TYPE>(a, octet, 0, weights_at, lane);
         }
@@ -231,6 +251,7 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
     for (int unit = 0, step = 0; unit < a.units; unit++) {
         [[maybe_unused]] const char *units = weights + (unit & 1) * tile::W_BYTES;
         const int blocks = min(KF_UNIT_BLOCKS, a.blocks - unit * KF_UNIT_BLOCKS);
+#pragma unroll 1
         for (int quad = 0; quad < 2; quad++) {
             [[maybe_unused]] kf_codes<kf_is_dense(TYPE) ? KF_WEIGHT_Q4_0 : TYPE> codes[KF_WARP_OCTETS];
 #pragma unroll
@@ -242,9 +263,11 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
                     if constexpr (!tile::DENSE) {
                         if (quad == 0 && j == 0) {
                             if (unit + 1 < a.units)
-                                kf_tile_fetch_unit<TYPE>(a, octet, unit + 1, weights_at + (~unit & 1) * tile::W_BYTES, lane);
+                                kf_tile_fetch_unit<TYPE>(a, octet, unit + 1, weights_at + (~unit & 1) * tile::W_BYTES,
+                                                         lane);
                             const int row_octet = min(octet + (lane >> 3), a.octets - 1);
-                            kf_tile_factors<TYPE>(units, min(KF_OCTET, a.N - row_octet * KF_OCTET), blocks, factors, lane);
+                            kf_tile_factors<TYPE>(units, min(KF_OCTET, a.N - row_octet * KF_OCTET), blocks, factors,
+                                                  lane);
                             __syncwarp();
                         }
                     }
@@ -253,7 +276,8 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
                 const char *stage = memory + step % STAGES * STAGE;
                 if constexpr (tile::DENSE) {
                     if (quad * 4 + j < blocks)
-                        kf_tile_dense<TYPE, MODE>(weights + step % STAGES * tile::W_BYTES, stage, octets, block, lane, sum);
+                        kf_tile_dense<TYPE, MODE>(weights + step % STAGES * tile::W_BYTES, stage, octets, block, lane,
+                                                  sum);
                 } else {
                     if (j == 0) {
 #pragma unroll
@@ -281,8 +305,6 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
 }
 
 #define KF_TILE_ROW(TYPE, MODE, NAME)                                                                                  \
-    {                                                                                                                  \
-        KF_CUDA_TILE, TYPE, MODE, kf_tile<TYPE, MODE>::SHARED, 0, 0, (const void *)kf_linear_tile<TYPE, MODE>, NAME    \
-    }
+    { KF_CUDA_TILE, TYPE, MODE, kf_tile<TYPE, MODE>::SHARED, 0, 0, (const void *)kf_linear_tile<TYPE, MODE>, NAME }
 
 #endif
