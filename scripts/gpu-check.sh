@@ -3,7 +3,7 @@
 # For a person with a GPU: builds keyfold with its CUDA backend, proves it there, and measures it.
 #
 #   sh scripts/gpu-check.sh            every stage that has not been done yet
-#   sh scripts/gpu-check.sh STAGE...   these stages, done or not: build verify arch kernels memcheck racecheck initcheck synccheck bench peers profile
+#   sh scripts/gpu-check.sh STAGE...   these stages, done or not: build verify arch sequences kernels memcheck racecheck initcheck synccheck model bench peers profile
 #
 # What a stage prints goes to reports/GPU/STAGE.txt, GPU being the device's name ("h200"). A stage that passed is not run again by
 # itself; one that failed or was interrupted is. Each has a time limit, in seconds, which LIMIT_STAGE=N sets (LIMIT_verify=3600). Other
@@ -12,15 +12,17 @@
 #   build      the library, the command, for this machine's architectures
 #   verify     every case against the oracle; the shapes asked for at full size
 #   arch       the same, quickly, held to compute capability 8.0 and 8.6, which other GPUs have
+#   sequences  chains of kernels in every mode of launch, bound anew, and in a graph of the caller's
 #   kernels    which case launches which kernel; the smallest of each is what the four tools run
 #   memcheck … synccheck    compute-sanitizer over those
+#   model      a model's logits against the CPU's, and what a token's step costs, with random weights in the shapes of three models
 #   bench, peers, profile   speed beside the device's ceilings, beside other libraries; ncu over one kernel of each kind
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
 PROCESSES=${PROCESSES:-$(nproc 2>/dev/null || echo 4)}
 [ "$PROCESSES" -le 16 ] || PROCESSES=16
-stages="build verify arch kernels memcheck racecheck initcheck synccheck bench peers profile"
+stages="build verify arch sequences kernels memcheck racecheck initcheck synccheck model bench peers profile"
 
 command -v nvidia-smi >/dev/null || { echo "gpu-check: there is no nvidia-smi, so no GPU"; exit 1; }
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader -i 0 | sed 's/^NVIDIA //' | tr 'A-Z ' 'a-z-')
@@ -56,6 +58,25 @@ stage_arch() {
     for arch in 80 86; do
         echo "held to compute capability $arch:"
         parts --quick --isa "$arch" || status=1
+    done
+    return "$status"
+}
+
+stage_sequences() {
+    [ -x "$build/keyfold_cuda_sequence_check" ] || { echo "$build/keyfold_cuda_sequence_check is not built"; return 77; }
+    timeout "$(limit_of sequences)" "$build/keyfold_cuda_sequence_check"
+}
+
+stage_model() {
+    status=0
+    for types in "" "--rows bf16 --cache bf16"; do
+        # shellcheck disable=SC2086
+        timeout "$(limit_of model)" "$keyfold" bench model --backend cuda --shape smollm2-135m $types --check || status=1
+    done
+    for shape in smollm2-135m tinyllama-1.1b llama-3.2-1b; do
+        for depth in 0 900; do
+            timeout "$(limit_of model)" "$keyfold" bench model --backend cuda --shape "$shape" --rows bf16 --cache bf16 --depth "$depth" || status=1
+        done
     done
     return "$status"
 }
