@@ -20,11 +20,25 @@ void kf_cuda_leave(const kf_cuda_device *device, int before) {
     if (before != device->id) cudaSetDevice(before);
 }
 
+// The limit is one number of the kernel, whoever uses it: set to what an op needs, it would take from another op, planned
+// before, what that one needs. So it is always what the device has beside the kernel's static shared memory.
+static cudaError_t load_kernel(const void *function, int32_t shared) {
+    struct cudaFuncAttributes attributes;
+    int device = 0, most = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, function);
+    if (error != cudaSuccess) return error;
+    most -= (int)attributes.sharedSizeBytes;
+    return shared > most ? cudaErrorInvalidValue
+                         : cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+}
+
 kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const char *what) {
     // Loading a kernel is not a stream's work and may happen while a stream of this thread is captured.
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     KF_TRY(kf_cuda_check(cudaThreadExchangeStreamCaptureMode(&mode), what));
-    cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    const cudaError_t error = load_kernel(function, shared);
     cudaThreadExchangeStreamCaptureMode(&mode);
     return kf_cuda_check(error, what);
 }
