@@ -160,7 +160,7 @@ mutant slow positions-of-batch src/cpu/attention_rows.c \
 
 # ------------------------------------------------------------------------------------------------ operations on rows
 mutant quick softmax-rescale src/cpu/rows_loops.h \
-    'if (m > s.m) s.d *= kf_exp(s.m - m);' '' \
+    's->d *= kf_exp(s->m - m);' '' \
     softmax/long
 mutant quick merge-weight src/cpu/merge_states.c \
     'weight[s] * inverse;' 'weight[s];' \
@@ -181,7 +181,7 @@ mutant slow rmsnorm-eps src/cpu/rows_loops.h \
     'mean + ldexp((double)eps, -2 * power)' 'mean' \
     rmsnorm/eps-large
 mutant quick swiglu-sign src/cpu/rows_loops.h \
-    'kf_vec u = kf_vec_sub(kf_vec_zero(), gate);' 'kf_vec u = gate;' \
+    'kf_vec_exp(kf_vec_sub(kf_vec_zero(), gate))' 'kf_vec_exp(gate)' \
     swiglu/separate
 mutant quick rope-sign src/cpu/rows_loops.h \
     'store(y, y_type, c + pairs, step, kf_vec_fma(a, sn, kf_vec_mul(b, cs)));' \

@@ -111,7 +111,7 @@ static void check_exp_specials(void **state) {
         assert_true(isnan(y[0]));
         kf_vec_store_f32(y, kf_vec_exp2_flush(nan));
         assert_true(isnan(y[0]));
-        kf_vec_store_f32(y, kf_vec_exp_short(nan));
+        kf_vec_store_f32(y, kf_vec_exp_minus(nan));
         assert_true(isnan(y[0]));
     }
     const float below[] = {-INFINITY, -3e38f, -1e6f, -200.0f};
@@ -120,16 +120,45 @@ static void check_exp_specials(void **state) {
         assert_true(y[0] == 0.0f);
         kf_vec_store_f32(y, kf_vec_exp(kf_vec_set1(below[i])));
         assert_true(y[0] == 0.0f);
-        kf_vec_store_f32(y, kf_vec_exp_short(kf_vec_set1(-below[i])));
+        kf_vec_store_f32(y, kf_vec_exp_minus(kf_vec_set1(below[i])));
         assert_true(y[0] == INFINITY);
     }
     kf_vec_store_f32(y, kf_vec_exp2_flush(kf_vec_zero()));
     assert_true(y[0] == 1.0f);
 }
 
+// The largest of 2 KF_LANES numbers, whatever their signs: every number of 16 bits has its turn beside smaller ones.
+static void check_largest(void **state) {
+    (void)state;
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        uint16_t half[2 * KF_LANES];
+        float x[2 * KF_LANES], bf16 = kf_bf16_to_float((uint16_t)h), fp16 = kf_fp16_to_float((uint16_t)h);
+        bool negative = h >> 15;
+        if (isnan(bf16) || isnan(fp16) || h > 0xfbff) continue;
+        for (int i = 0; i < 2 * KF_LANES; i++) {
+            uint32_t lower = h + 5 * (uint32_t)i < 0xfbff ? h + 5 * (uint32_t)i : 0xfbff; // of two negative numbers
+            half[i] = (uint16_t)(negative ? lower : h - h * (uint32_t)i / 64);
+            x[i] = kf_bf16_to_float(half[i]);
+        }
+        int place = (int)(h * 7 % (2 * KF_LANES));
+        half[place] = (uint16_t)h, x[place] = bf16;
+        kf_largest all = kf_largest_begin16(), wide = kf_largest_begin32();
+        kf_largest_take16(&all, half);
+        kf_largest_take32(&wide, x);
+        kf_largest_take32(&wide, x + KF_LANES);
+        assert_true(kf_largest_of_bf16(all) == bf16);
+        assert_true(kf_largest_of_f16(all) == fp16);
+        assert_true(kf_largest_of_f32(wide) == bf16);
+        half[(place + 1) % (2 * KF_LANES)] = 0xfbff; // a negative number beside them, the lowest of fp16
+        kf_largest_take16(&all, half);
+        assert_true(kf_largest_of_f16(all) == fp16);
+    }
+}
+
 static int run_simd_checks(kf_isa isa) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(check_conversions), cmocka_unit_test(check_loads),
-                                       cmocka_unit_test(check_exp), cmocka_unit_test(check_exp_specials)};
+                                       cmocka_unit_test(check_exp), cmocka_unit_test(check_exp_specials),
+                                       cmocka_unit_test(check_largest)};
     if (kf_cpu_isa() < isa) return 0;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

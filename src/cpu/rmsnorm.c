@@ -2,8 +2,8 @@
 //
 // RMSNorm with or without the residual's addition: s = x + residual, y = s rsqrt(mean s^2 + eps) (offset + weight).
 //
-// An item is some rows; scratch holds the weights and, between the two passes over it, a row of s, both in fp32. Bytes:
-// x, residual, sum and y once each (weights stay in the cache).
+// An item is some rows; scratch holds a row of s in fp32, where it is needed. Bytes: x, residual, sum and y once each
+// (their second reading, and the weights, come from the cache).
 #include "cpu/cpu.h"
 #include "cpu/rows.h"
 
@@ -11,7 +11,7 @@ static kf_status rmsnorm_plan(kf_op *op) {
     const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
     op->plan.phases = 1;
     op->plan.items[0] = kf_ceil_div(p->options.rows, kf_rows_per_item(p->options.n));
-    op->plan.scratch_bytes = 2 * (size_t)p->options.n * sizeof(float);
+    op->plan.scratch_bytes = (size_t)p->options.n * sizeof(float);
     op->plan.word[0] = kf_rows_stream(&p->y);
     return KF_OK;
 }
@@ -35,10 +35,8 @@ static void rmsnorm_run(const kf_op *op, const kf_worker *worker, int32_t phase,
                         .weight_offset = p->options.weight_offset,
                         .n = p->options.n,
                         .s = (float *)worker->scratch,
-                        .w = (float *)worker->scratch + p->options.n,
                         .stream = op->plan.word[0]};
     (void)phase;
-    k->rmsnorm_weight(&r);
     for (int64_t row = first * step; row < end && row < p->options.rows; row++) {
         r.x = kf_view_row(&p->x, 1, row);
         r.y = kf_view_row(&p->y, 1, row);

@@ -11,10 +11,31 @@
 
 #include "core/internal.h"
 
+enum {
+    // Longest row whose exponentials are kept while its sum is formed: 256 KiB of floats, a quarter of the L2 cache.
+    KF_SOFTMAX_ROW = 65536,
+    // Elements whose maximum is found before their exponentials: 4 KiB of floats, which L1 keeps meanwhile.
+    KF_SOFTMAX_CHUNK = 2048,
+    // Longer rows are folded in segments of this length; it takes part in the bits, so it is the same for every shape
+    // and ISA.
+    KF_SOFTMAX_SEGMENT = 16384,
+    // Most rotated pairs: rope.dims is at most 256.
+    KF_ROPE_PAIRS = 128
+};
+
 // A softmax state without its output: m = max x, d = sum exp(x - m).
 typedef struct kf_md {
     float m, d;
 } kf_md;
+
+// One row of softmax, of at most KF_SOFTMAX_ROW elements.
+typedef struct kf_softmax_row {
+    const char *x;
+    char *y;
+    float largest; // of the first chunk
+    float shift[KF_SOFTMAX_ROW / KF_SOFTMAX_CHUNK];
+    kf_md state;
+} kf_softmax_row;
 
 // One row of rmsnorm; see kf_rmsnorm_args. Types of what is absent are KF_TYPE_NONE.
 typedef struct kf_rmsnorm_row {
@@ -24,8 +45,7 @@ typedef struct kf_rmsnorm_row {
     int32_t cast;
     float eps, weight_offset;
     int64_t n;
-    float *s; // n floats of scratch: the row in fp32
-    float *w; // n floats: weight_offset + weight, see rmsnorm_weight
+    float *s; // n floats of scratch: the sum in fp32, where x and residual do not outlive it
     bool stream;
 } kf_rmsnorm_row;
 
@@ -37,14 +57,15 @@ typedef struct kf_row_kernels {
     // y = x, rounded once.
     void (*convert)(char *y, int y_type, const char *x, int x_type, int64_t n);
 
-    // Softmax of a row of at most KF_SOFTMAX_ROW elements: x is read once, p keeps exp(x - m) (as many floats).
-    kf_md (*softmax)(char *y, int y_type, const char *x, int x_type, int64_t n, float *p, bool stream);
+    // Softmax of rows of n <= KF_SOFTMAX_ROW elements in steps, so that memory is read and written all the time: in one
+    // loop the y of `before` is made of the terms in p, the terms of `row` take their places (n floats; shift, state),
+    // and `next` is read for the first time (largest). Each row is next, then row, then before; any may be NULL.
+    void (*softmax)(kf_softmax_row *row, const kf_softmax_row *before, kf_softmax_row *next, float *p, int y_type,
+                    int x_type, int64_t n, bool stream);
     // The state of a segment of a longer row, and y = exp(x - m) / d once the row's state is known.
     kf_md (*softmax_state)(const char *x, int x_type, int64_t n);
     void (*softmax_apply)(char *y, int y_type, const char *x, int x_type, int64_t n, kf_md row, bool stream);
 
-    // Fills w, in an order that `rmsnorm` knows; once for all rows of the same dtypes.
-    void (*rmsnorm_weight)(const kf_rmsnorm_row *row);
     void (*rmsnorm)(const kf_rmsnorm_row *row);
 
     // y = gate / (1 + exp(-gate)) * up
@@ -69,16 +90,6 @@ typedef struct kf_row_kernels {
 } kf_row_kernels;
 
 extern const kf_row_kernels kf_rows_scalar, kf_rows_avx2, kf_rows_avx512, kf_rows_avx512bf16;
-
-enum {
-    // Longest row whose exponentials are kept while its sum is formed: 256 KiB of floats, a quarter of the L2 cache.
-    KF_SOFTMAX_ROW = 65536,
-    // Longer rows are folded in segments of this length; it takes part in the bits, so it is the same for every shape
-    // and ISA.
-    KF_SOFTMAX_SEGMENT = 16384,
-    // Most rotated pairs: rope.dims is at most 256.
-    KF_ROPE_PAIRS = 128
-};
 
 // --------------------------------------------------------------------------------------------- how ops are cut into
 // items

@@ -128,27 +128,48 @@ static void rows_convert(char *y, int y_type, const char *x, int x_type, int64_t
 
 // ------------------------------------------------------------------------------------------------------------- softmax
 //
-// One pass over x: in chunks that stay in the L1 cache, first the chunk's maximum, then its exponentials; when the
-// maximum grows, the sum so far is scaled down.
+// One pass over x from memory: a chunk's maximum is found in the loop that has the exponentials of the chunk before it;
+// when the maximum grows, the sum so far is scaled down.
 
-enum { CHUNK = 1024, CHUNKS = KF_SOFTMAX_ROW / CHUNK };
+enum {
+    CHUNK = KF_SOFTMAX_CHUNK,
+    // Bytes between what is read from memory and what is asked for: from 8 KB on the reading of softmax waits no more.
+    AHEAD = 8192
+};
 
-// The larger of m and the elements that are not NaN; in any order, so bf16 is always woven.
-KF_INLINE float largest(const char *x, int type, int64_t n, float m) {
-    kf_vec a = kf_vec_set1(m), b = a, c = a, d = a;
-    int64_t i = 0;
-    for (; i + 2 * PAIR <= n; i += 2 * PAIR) {
-        pair v = load2(x, type, i, type == KF_TYPE_BF16), w = load2(x, type, i + PAIR, type == KF_TYPE_BF16);
-        a = kf_vec_max(v.a, a);
-        b = kf_vec_max(v.b, b);
-        c = kf_vec_max(w.a, c);
-        d = kf_vec_max(w.b, d);
+KF_INLINE kf_largest largest_begin(int type) {
+    return type == KF_TYPE_F32 ? kf_largest_begin32() : kf_largest_begin16();
+}
+
+KF_INLINE void largest_take2(kf_largest *all, const char *x, int type, int64_t i) {
+    x += i * size_of(type);
+    if (type == KF_TYPE_F32) {
+        kf_largest_take32(all, x);
+        kf_largest_take32(all, x + KF_LANES * 4);
+    } else {
+        kf_largest_take16(all, x);
     }
-    for (; i < n; i += KF_LANES) {
+}
+
+// The largest of n elements, of which `all` has whole pairs; what it is where one is NaN does not matter.
+KF_INLINE float largest_end(kf_largest all, const char *x, int type, int64_t n) {
+    float m = -INFINITY;
+    if (n >= PAIR)
+        m = type == KF_TYPE_F32   ? kf_largest_of_f32(all)
+            : type == KF_TYPE_F16 ? kf_largest_of_f16(all)
+                                  : kf_largest_of_bf16(all);
+    kf_vec a = kf_vec_set1(m);
+    for (int64_t i = n / PAIR * PAIR; i < n; i += KF_LANES) {
         int step = step_at(i, n);
         a = kf_vec_max(kf_vec_select_n(load(x, type, i, step), m, step), a);
     }
-    return kf_vec_hmax(kf_vec_max(kf_vec_max(a, b), kf_vec_max(c, d)));
+    return kf_vec_hmax(a);
+}
+
+KF_INLINE float largest(const char *x, int type, int64_t n) {
+    kf_largest all = largest_begin(type);
+    for (int64_t i = 0; i + PAIR <= n; i += PAIR) largest_take2(&all, x, type, i);
+    return largest_end(all, x, type, n);
 }
 
 // exp(x - shift). The error of log2(e), 1.3e-8 |x - shift|, is nothing beside 1, the largest term.
@@ -159,39 +180,65 @@ KF_INLINE kf_vec exp_below(kf_vec x, kf_vec shift) {
 // What is subtracted before exp: nothing where all elements so far are -inf, for -inf - -inf is NaN.
 KF_INLINE float shift_of(float m) { return m == -INFINITY ? 0.0f : m; }
 
-// sum exp(x - shift); p, if not NULL, receives the terms. Asks for the next chunk meanwhile.
-KF_INLINE float exp_sum(const char *x, int type, int64_t n, float shift, float *p, bool woven) {
+// The chunk that is read for the first time while another is worked on.
+typedef struct next_chunk {
+    const char *x;
+    int64_t n; // 0: none
+    float largest;
+} next_chunk;
+
+// sum exp(x - shift); p, if not NULL, receives the terms. Finds the largest of the next chunk meanwhile.
+KF_INLINE float exp_sum(const char *x, int type, int64_t n, float shift, float *p, bool keep, next_chunk *next,
+                        bool woven) {
     kf_vec s = kf_vec_set1(shift), a = kf_vec_zero(), b = a;
+    kf_largest all = largest_begin(type);
     int64_t i = 0;
     for (; i + PAIR <= n; i += PAIR) {
         pair v = load2(x, type, i, woven);
-        prefetch2(x, type, i + CHUNK);
+        if (i + PAIR <= next->n) largest_take2(&all, next->x, type, i);
+        prefetch2(next->x, type, i + AHEAD / size_of(type));
         v.a = exp_below(v.a, s);
         v.b = exp_below(v.b, s);
         a = kf_vec_add(a, v.a);
         b = kf_vec_add(b, v.b);
-        if (p) store2((char *)p, KF_TYPE_F32, i, v, false, false);
+        if (keep) store2((char *)p, KF_TYPE_F32, i, v, false, false);
     }
     for (; i < n; i += KF_LANES) {
         int step = step_at(i, n);
         kf_vec e = kf_vec_select_n(exp_below(load(x, type, i, step), s), 0.0f, step);
         a = kf_vec_add(a, e);
-        if (p) store((char *)p, KF_TYPE_F32, i, step, e);
+        if (keep) store((char *)p, KF_TYPE_F32, i, step, e);
     }
+    for (i = n / PAIR * PAIR; i + PAIR <= next->n; i += PAIR) largest_take2(&all, next->x, type, i); // it may be longer
+    next->largest = largest_end(all, next->x, type, next->n);
     return kf_vec_hsum(kf_vec_add(a, b));
 }
 
-// The state of n elements; if p is given, p = exp(x - shift[i / CHUNK]).
-KF_INLINE kf_md fold(const char *x, int type, int64_t n, float *p, float *shift, bool woven) {
+// Takes the maximum of the next chunk into a state.
+KF_INLINE void raise_maximum(kf_md *s, float m) {
+    if (!(m > s->m)) return;
+    s->d *= kf_exp(s->m - m);
+    s->m = m;
+}
+
+KF_INLINE int64_t chunk_length(int64_t i, int64_t n) { return n - i < CHUNK ? n - i : CHUNK; }
+
+// The chunk behind the one at i, or the first of the row at `row`, or none.
+KF_INLINE next_chunk chunk_after(const char *x, int type, int64_t i, int64_t n, const char *row) {
+    i += CHUNK;
+    if (i < n) return (next_chunk){.x = x + i * size_of(type), .n = chunk_length(i, n)};
+    return (next_chunk){.x = row ? row : x, .n = row ? chunk_length(0, n) : 0};
+}
+
+// The state of n elements.
+KF_INLINE kf_md fold(const char *x, int type, int64_t n, bool woven) {
     kf_md s = {-INFINITY, 0.0f};
+    float m = largest(x, type, chunk_length(0, n));
     for (int64_t i = 0; i < n; i += CHUNK) {
-        int64_t length = n - i < CHUNK ? n - i : CHUNK;
-        const char *chunk = x + i * size_of(type);
-        float m = largest(chunk, type, length, s.m);
-        if (m > s.m) s.d *= kf_exp(s.m - m);
-        s.m = m;
-        s.d += exp_sum(chunk, type, length, shift_of(m), p ? p + i : NULL, woven);
-        if (shift) shift[i / CHUNK] = shift_of(m);
+        next_chunk next = chunk_after(x, type, i, n, NULL);
+        raise_maximum(&s, m);
+        s.d += exp_sum(x + i * size_of(type), type, chunk_length(i, n), shift_of(s.m), NULL, false, &next, woven);
+        m = next.largest;
     }
     return s;
 }
@@ -212,38 +259,55 @@ KF_INLINE void scale(char *y, int type, const float *p, int64_t n, float factor,
     }
 }
 
-KF_INLINE kf_md softmax_of(char *y, int y_type, const char *x, int x_type, int64_t n, float *p, bool stream) {
-    bool woven = x_type == KF_TYPE_BF16 && y_type == KF_TYPE_BF16;
-    float shift[CHUNKS];
-    kf_md s = fold(x, x_type, n, p, shift, woven);
+KF_INLINE void scale_chunk(const kf_softmax_row *row, int type, const float *p, int64_t i, int64_t n, bool woven,
+                           bool stream) {
     // All -inf: d = 0 and every p is 0. A NaN in the row has made d NaN.
-    float inverse = s.d == 0.0f ? 0.0f : 1.0f / s.d;
-    for (int64_t i = 0; i < n; i += CHUNK) {
-        float factor = kf_exp(shift[i / CHUNK] - shift_of(s.m)) * inverse;
-        char *chunk = y + i * size_of(y_type);
-        int64_t length = n - i < CHUNK ? n - i : CHUNK;
-        if (may_stream(chunk, stream))
-            scale(chunk, y_type, p + i, length, factor, woven, true);
-        else
-            scale(chunk, y_type, p + i, length, factor, woven, false);
-    }
-    return s;
+    float inverse = row->state.d == 0.0f ? 0.0f : 1.0f / row->state.d;
+    float factor = kf_exp(row->shift[i / CHUNK] - shift_of(row->state.m)) * inverse;
+    char *y = row->y + i * size_of(type);
+    if (may_stream(y, stream))
+        scale(y, type, p + i, n, factor, woven, true);
+    else
+        scale(y, type, p + i, n, factor, woven, false);
 }
 
-static kf_md rows_softmax(char *y, int y_type, const char *x, int x_type, int64_t n, float *p, bool stream) {
+KF_INLINE void softmax_of(kf_softmax_row *row, const kf_softmax_row *before, kf_softmax_row *next, float *p, int y_type,
+                          int x_type, int64_t n, bool stream) {
+    bool woven = x_type == KF_TYPE_BF16 && y_type == KF_TYPE_BF16;
+    kf_md s = {-INFINITY, 0.0f};
+    float m = row ? row->largest : 0.0f;
+    for (int64_t i = 0; i < n; i += CHUNK) {
+        int64_t length = chunk_length(i, n);
+        if (before) scale_chunk(before, y_type, p, i, length, woven, stream);
+        if (!row) continue;
+        next_chunk behind = chunk_after(row->x, x_type, i, n, next ? next->x : NULL);
+        raise_maximum(&s, m);
+        row->shift[i / CHUNK] = shift_of(s.m);
+        s.d += exp_sum(row->x + i * size_of(x_type), x_type, length, shift_of(s.m), p + i, true, &behind, woven);
+        m = behind.largest;
+    }
+    if (row) row->state = s;
+    if (row && next)
+        next->largest = m;
+    else if (next)
+        next->largest = largest(next->x, x_type, chunk_length(0, n));
+}
+
+static void rows_softmax(kf_softmax_row *row, const kf_softmax_row *before, kf_softmax_row *next, float *p, int y_type,
+                         int x_type, int64_t n, bool stream) {
     switch (common(y_type, x_type)) {
-    case KF_TYPE_F32: return softmax_of(y, KF_TYPE_F32, x, KF_TYPE_F32, n, p, stream);
-    case KF_TYPE_F16: return softmax_of(y, KF_TYPE_F16, x, KF_TYPE_F16, n, p, stream);
-    case KF_TYPE_BF16: return softmax_of(y, KF_TYPE_BF16, x, KF_TYPE_BF16, n, p, stream);
-    default: return softmax_of(y, y_type, x, x_type, n, p, stream);
+    case KF_TYPE_F32: softmax_of(row, before, next, p, KF_TYPE_F32, KF_TYPE_F32, n, stream); return;
+    case KF_TYPE_F16: softmax_of(row, before, next, p, KF_TYPE_F16, KF_TYPE_F16, n, stream); return;
+    case KF_TYPE_BF16: softmax_of(row, before, next, p, KF_TYPE_BF16, KF_TYPE_BF16, n, stream); return;
+    default: softmax_of(row, before, next, p, y_type, x_type, n, stream);
     }
 }
 
 static kf_md rows_softmax_state(const char *x, int x_type, int64_t n) {
     switch (x_type) {
-    case KF_TYPE_F32: return fold(x, KF_TYPE_F32, n, NULL, NULL, false);
-    case KF_TYPE_F16: return fold(x, KF_TYPE_F16, n, NULL, NULL, false);
-    default: return fold(x, KF_TYPE_BF16, n, NULL, NULL, true);
+    case KF_TYPE_F32: return fold(x, KF_TYPE_F32, n, false);
+    case KF_TYPE_F16: return fold(x, KF_TYPE_F16, n, false);
+    default: return fold(x, KF_TYPE_BF16, n, true);
     }
 }
 
@@ -304,52 +368,71 @@ static void rows_weighted_sum(char *y, int y_type, const char *parts, int64_t pa
 
 // ------------------------------------------------------------------------------------------------------------- rmsnorm
 //
-// Pass 1 reads x and residual, writes the sum, keeps it in fp32 (in the L1 or L2 cache) and adds its squares; pass 2
-// writes y.
+// Pass 1 reads x and residual, writes the sum s and adds its squares; pass 2 forms s again, from x and residual in the
+// cache, and writes y. Where the sum has taken the place of one of them, s waits in scratch, in fp32; keeping it there
+// always would cost more of L1 than reading 16-bit rows twice.
+
+// Squares of a chunk are added by themselves, so that no sum has many terms.
+enum { NORM_CHUNK = 1024 };
 
 // s = x + residual, rounded.
 KF_INLINE kf_vec add1(kf_vec x, kf_vec residual, bool has_residual, int round_type) {
     return round_to(has_residual ? kf_vec_add(x, residual) : x, round_type);
 }
 
-// Pass 1 over elements first .. last - 1.
+KF_INLINE pair add2(const kf_rmsnorm_row *r, int x_type, int residual_type, int round_type, bool woven, int64_t i) {
+    bool add = residual_type != KF_TYPE_NONE;
+    pair v = load2(r->x, x_type, i, woven), w = v;
+    if (add) w = load2(r->residual, residual_type, i, woven);
+    return (pair){add1(v.a, w.a, add, round_type), add1(v.b, w.b, add, round_type)};
+}
+
+KF_INLINE kf_vec add_step(const kf_rmsnorm_row *r, int x_type, int residual_type, int round_type, int64_t i, int step) {
+    bool add = residual_type != KF_TYPE_NONE;
+    kf_vec v = load(r->x, x_type, i, step), w = add ? load(r->residual, residual_type, i, step) : v;
+    return add1(v, w, add, round_type);
+}
+
+// Pass 1 over elements first .. last - 1. `keep`: into scratch too. Asks meanwhile for the residual of the row
+// behind this one, most often the next.
 KF_INLINE float add_chunk(const kf_rmsnorm_row *r, int x_type, int residual_type, int sum_type, int round_type,
-                          bool woven, bool stream, int64_t first, int64_t last) {
-    bool add = residual_type != KF_TYPE_NONE, out = sum_type != KF_TYPE_NONE;
+                          bool woven, bool stream, bool keep, int64_t first, int64_t last) {
+    bool out = sum_type != KF_TYPE_NONE;
     kf_vec a = kf_vec_zero(), b = a;
     int64_t i = first;
     for (; i + PAIR <= last; i += PAIR) {
-        pair v = load2(r->x, x_type, i, woven), w = v;
-        if (add) w = load2(r->residual, residual_type, i, woven);
-        v.a = add1(v.a, w.a, add, round_type);
-        v.b = add1(v.b, w.b, add, round_type);
-        store2((char *)r->s, KF_TYPE_F32, i, v, false, false);
+        pair v = add2(r, x_type, residual_type, round_type, woven, i);
+        if (residual_type != KF_TYPE_NONE) prefetch2(r->residual, residual_type, r->n + i);
+        if (keep) store2((char *)r->s, KF_TYPE_F32, i, v, false, false);
         if (out) store2(r->sum, sum_type, i, v, woven, stream);
         a = kf_vec_fma(v.a, v.a, a);
         b = kf_vec_fma(v.b, v.b, b);
     }
     for (; i < last; i += KF_LANES) {
         int step = step_at(i, last);
-        kf_vec v = load(r->x, x_type, i, step), w = add ? load(r->residual, residual_type, i, step) : v;
-        v = add1(v, w, add, round_type);
-        store((char *)r->s, KF_TYPE_F32, i, step, v);
+        kf_vec v = add_step(r, x_type, residual_type, round_type, i, step);
+        if (keep) store((char *)r->s, KF_TYPE_F32, i, step, v);
         if (out) store(r->sum, sum_type, i, step, v);
         a = kf_vec_fma(v, v, a);
     }
     return kf_vec_hsum(kf_vec_add(a, b));
 }
 
+KF_INLINE int sum_round_type(const kf_rmsnorm_row *r, int x_type, int sum_type) {
+    return r->cast == KF_CAST_END ? KF_TYPE_F32 : sum_type != KF_TYPE_NONE ? sum_type : x_type;
+}
+
 // Returns the sum of squares, formed in chunks, so that no sum has many terms.
 KF_INLINE float add_residual(const kf_rmsnorm_row *r, int x_type, int residual_type, int sum_type, bool woven,
-                             bool stream) {
-    int round_type = r->cast == KF_CAST_END ? KF_TYPE_F32 : sum_type != KF_TYPE_NONE ? sum_type : x_type;
+                             bool stream, bool keep) {
+    int round_type = sum_round_type(r, x_type, sum_type);
     float squares = 0.0f;
-    for (int64_t i = 0; i < r->n; i += CHUNK) {
-        int64_t last = r->n - i < CHUNK ? r->n : i + CHUNK;
+    for (int64_t i = 0; i < r->n; i += NORM_CHUNK) {
+        int64_t last = r->n - i < NORM_CHUNK ? r->n : i + NORM_CHUNK;
         if (round_type == KF_TYPE_F32)
-            squares += add_chunk(r, x_type, residual_type, sum_type, KF_TYPE_F32, woven, stream, i, last);
+            squares += add_chunk(r, x_type, residual_type, sum_type, KF_TYPE_F32, woven, stream, keep, i, last);
         else
-            squares += add_chunk(r, x_type, residual_type, sum_type, round_type, woven, stream, i, last);
+            squares += add_chunk(r, x_type, residual_type, sum_type, round_type, woven, stream, keep, i, last);
     }
     return squares;
 }
@@ -368,78 +451,90 @@ static float sum_squares_scaled(float *s, int64_t n, int *power) {
     return sum;
 }
 
-// 1 / sqrt(mean s^2 + eps), for s as it is left in scratch.
-static float inverse_rms(float *s, int64_t n, float squares, float eps) {
-    // Between these no square that matters was lost: 2^-126 is the smallest normal number, and n is below 2^40.
+// Between these no square that matters was lost: 2^-126 is the smallest normal number, and n is below 2^40.
+static bool squares_lost(float squares, float eps) {
     const float least = 0x1p-80f;
-    bool lost = squares == INFINITY || (squares < least && eps < least);
+    return squares == INFINITY || (squares < least && eps < least);
+}
+
+// 1 / sqrt(mean s^2 + eps). Where squares were lost s is in scratch, and is left there scaled.
+static float inverse_rms(float *s, int64_t n, float squares, float eps) {
     int power = 0;
-    float scaled = lost ? sum_squares_scaled(s, n, &power) : NAN;
+    float scaled = squares_lost(squares, eps) ? sum_squares_scaled(s, n, &power) : NAN;
     double mean = (isnan(scaled) ? (double)squares : (double)scaled) / (double)n;
     return (float)(1.0 / sqrt(mean + ldexp((double)eps, -2 * power)));
 }
 
-// Pass 2: y = s * inverse * w, w = offset + weight. Asks meanwhile for the row behind this one, most often the next.
-KF_INLINE void scale_by_weight(const kf_rmsnorm_row *r, float inverse, int x_type, int residual_type, int y_type,
-                               int round_type, bool woven, bool stream) {
+// Offset + weight.
+KF_INLINE pair weight2(const kf_rmsnorm_row *r, int type, int64_t i, bool woven) {
+    kf_vec offset = kf_vec_set1(r->weight_offset), one = kf_vec_set1(1.0f);
+    if (type == KF_TYPE_NONE) return (pair){one, one};
+    pair w = load2(r->weight, type, i, woven);
+    return (pair){kf_vec_add(offset, w.a), kf_vec_add(offset, w.b)};
+}
+
+KF_INLINE kf_vec weight_step(const kf_rmsnorm_row *r, int type, int64_t i, int step) {
+    if (type == KF_TYPE_NONE) return kf_vec_set1(1.0f);
+    return kf_vec_add(kf_vec_set1(r->weight_offset), load(r->weight, type, i, step));
+}
+
+// Pass 2: y = s * inverse * (offset + weight). Asks meanwhile for the next row's x.
+KF_INLINE void scale_by_weight(const kf_rmsnorm_row *r, float inverse, bool kept, int sum_round, int x_type,
+                               int residual_type, int y_type, int round_type, bool woven, bool stream) {
     kf_vec f = kf_vec_set1(inverse);
+    int weight_type = woven ? (r->weight_type == KF_TYPE_NONE ? KF_TYPE_NONE : KF_TYPE_BF16) : r->weight_type;
     int64_t i = 0;
     for (; i + PAIR <= r->n; i += PAIR) {
-        pair v = load2((const char *)r->s, KF_TYPE_F32, i, false), w = load2((const char *)r->w, KF_TYPE_F32, i, false);
+        pair w = weight2(r, weight_type, i, woven), v;
+        if (kept)
+            v = load2((const char *)r->s, KF_TYPE_F32, i, false);
+        else
+            v = add2(r, x_type, residual_type, sum_round, woven, i);
         prefetch2(r->x, x_type, r->n + i);
-        if (residual_type != KF_TYPE_NONE) prefetch2(r->residual, residual_type, r->n + i);
         v.a = kf_vec_mul(round_to(kf_vec_mul(v.a, f), round_type), w.a);
         v.b = kf_vec_mul(round_to(kf_vec_mul(v.b, f), round_type), w.b);
         store2(r->y, y_type, i, v, woven, stream);
     }
     for (; i < r->n; i += KF_LANES) {
         int step = step_at(i, r->n);
-        kf_vec v = kf_vec_mul(load((const char *)r->s, KF_TYPE_F32, i, step), f);
-        kf_vec w = load((const char *)r->w, KF_TYPE_F32, i, step);
-        store(r->y, y_type, i, step, kf_vec_mul(round_to(v, round_type), w));
+        kf_vec v, w = weight_step(r, weight_type, i, step);
+        if (kept)
+            v = load((const char *)r->s, KF_TYPE_F32, i, step);
+        else
+            v = add_step(r, x_type, residual_type, sum_round, i, step);
+        store(r->y, y_type, i, step, kf_vec_mul(round_to(kf_vec_mul(v, f), round_type), w));
     }
 }
 
-// Whether the row's loops are woven; then w is in woven order too.
+// Whether the row's loops are woven.
 KF_INLINE bool norm_woven(const kf_rmsnorm_row *r) {
     const int bf16 = KF_TYPE_BF16, none = KF_TYPE_NONE;
     return r->x_type == bf16 && r->y_type == bf16 && (r->weight_type == bf16 || r->weight_type == none) &&
            (r->residual_type == bf16 || r->residual_type == none) && (r->sum_type == bf16 || r->sum_type == none);
 }
 
-static void rows_rmsnorm_weight(const kf_rmsnorm_row *r) {
-    kf_vec offset = kf_vec_set1(r->weight_offset), one = kf_vec_set1(1.0f);
-    bool has = r->weight_type != KF_TYPE_NONE, woven = norm_woven(r);
-    int64_t i = 0;
-    for (; i + PAIR <= r->n; i += PAIR) {
-        pair w = {one, one};
-        if (has) {
-            w = woven ? load2(r->weight, KF_TYPE_BF16, i, true) : load2(r->weight, r->weight_type, i, false);
-            w.a = kf_vec_add(offset, w.a);
-            w.b = kf_vec_add(offset, w.b);
-        }
-        store2((char *)r->w, KF_TYPE_F32, i, w, false, false);
-    }
-    for (; i < r->n; i += KF_LANES) {
-        int step = step_at(i, r->n);
-        kf_vec w = has ? kf_vec_add(offset, load(r->weight, r->weight_type, i, step)) : one;
-        store((char *)r->w, KF_TYPE_F32, i, step, w);
-    }
-}
-
-KF_INLINE void rmsnorm_of(const kf_rmsnorm_row *r, int x_type, int residual_type, int y_type, int sum_type,
+KF_INLINE void rmsnorm_of(const kf_rmsnorm_row *row, int x_type, int residual_type, int y_type, int sum_type,
                           bool woven) {
+    const kf_rmsnorm_row copy = *row, *r = &copy; // which no store can change
     bool stream_sum = sum_type != KF_TYPE_NONE && may_stream(r->sum, r->stream);
-    float squares = stream_sum ? add_residual(r, x_type, residual_type, sum_type, woven, true)
-                               : add_residual(r, x_type, residual_type, sum_type, woven, false);
+    bool kept = r->sum && (r->sum == r->x || r->sum == r->residual);
+    float squares = stream_sum ? add_residual(r, x_type, residual_type, sum_type, woven, true, kept)
+                               : add_residual(r, x_type, residual_type, sum_type, woven, false, kept);
+    if (!kept && squares_lost(squares, r->eps)) {
+        kept = true;
+        add_residual(r, x_type, residual_type, sum_type, woven, false, kept);
+    }
     float inverse = inverse_rms(r->s, r->n, squares, r->eps);
+    int sum_round = sum_round_type(r, x_type, sum_type);
     bool stream = may_stream(r->y, r->stream);
     if (r->cast == KF_CAST_LLAMA)
-        scale_by_weight(r, inverse, x_type, residual_type, y_type, x_type, woven, stream);
+        scale_by_weight(r, inverse, kept, sum_round, x_type, residual_type, y_type, x_type, woven, stream);
+    else if (r->cast == KF_CAST_SUM)
+        scale_by_weight(r, inverse, kept, sum_round, x_type, residual_type, y_type, KF_TYPE_F32, woven, stream);
     else if (stream)
-        scale_by_weight(r, inverse, x_type, residual_type, y_type, KF_TYPE_F32, woven, true);
+        scale_by_weight(r, inverse, kept, KF_TYPE_F32, x_type, residual_type, y_type, KF_TYPE_F32, woven, true);
     else
-        scale_by_weight(r, inverse, x_type, residual_type, y_type, KF_TYPE_F32, woven, false);
+        scale_by_weight(r, inverse, kept, KF_TYPE_F32, x_type, residual_type, y_type, KF_TYPE_F32, woven, false);
 }
 
 // With residual and sum, and with neither, in one dtype throughout: these are what models run.
@@ -470,8 +565,7 @@ static void rows_rmsnorm(const kf_rmsnorm_row *r) {
 // gate / (1 + exp(-gate)) * up. Where exp overflows the quotient is 0, and -inf / inf is NaN, as the formula has it.
 // Beside a rounding to 16 bits the shorter exponential does.
 KF_INLINE kf_vec swiglu1(kf_vec gate, kf_vec up, int y_type) {
-    kf_vec u = kf_vec_sub(kf_vec_zero(), gate);
-    kf_vec e = y_type == KF_TYPE_F32 ? kf_vec_exp(u) : kf_vec_exp_short(u);
+    kf_vec e = y_type == KF_TYPE_F32 ? kf_vec_exp(kf_vec_sub(kf_vec_zero(), gate)) : kf_vec_exp_minus(gate);
     return kf_vec_mul(kf_vec_div(gate, kf_vec_add(kf_vec_set1(1.0f), e)), up);
 }
 
@@ -571,9 +665,9 @@ static void rows_fence(void) { kf_vec_stream_fence(); }
 #define KF_ROW_KERNELS(name_)                                                                                          \
     {                                                                                                                  \
         .name = name_, .convert = rows_convert, .softmax = rows_softmax, .softmax_state = rows_softmax_state,          \
-        .softmax_apply = rows_softmax_apply, .rmsnorm_weight = rows_rmsnorm_weight, .rmsnorm = rows_rmsnorm,           \
-        .swiglu = rows_swiglu, .weighted_sum = rows_weighted_sum, .exp_minus = rows_exp_minus,                         \
-        .rope_angles = rows_rope_angles, .rope = rows_rope, .fence = rows_fence                                        \
+        .softmax_apply = rows_softmax_apply, .rmsnorm = rows_rmsnorm, .swiglu = rows_swiglu,                           \
+        .weighted_sum = rows_weighted_sum, .exp_minus = rows_exp_minus, .rope_angles = rows_rope_angles,               \
+        .rope = rows_rope, .fence = rows_fence                                                                         \
     }
 
 #endif

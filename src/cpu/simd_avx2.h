@@ -109,6 +109,46 @@ static inline kf_vec kf_vec_of_bf16(__m128i half) {
 static inline kf_vec kf_vec_load_bf16(const void *p) { return kf_vec_of_bf16(_mm_loadu_si128((const __m128i *)p)); }
 static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) { return kf_vec_of_bf16(kf_vec_load16_n(p, n)); }
 
+// ------------------------------------------------------------------------------------------------------------- largest
+
+typedef struct kf_largest {
+    __m256i high, low;
+} kf_largest;
+
+static inline kf_largest kf_largest_begin16(void) {
+    return (kf_largest){_mm256_set1_epi16(INT16_MIN), _mm256_set1_epi16(-1)};
+}
+static inline kf_largest kf_largest_begin32(void) {
+    return (kf_largest){_mm256_set1_epi32(INT32_MIN), _mm256_set1_epi32(-1)};
+}
+static inline void kf_largest_take16(kf_largest *all, const void *p) {
+    __m256i x = _mm256_loadu_si256((const __m256i *)p);
+    all->high = _mm256_max_epi16(x, all->high);
+    all->low = _mm256_min_epu16(x, all->low);
+}
+static inline void kf_largest_take32(kf_largest *all, const void *p) {
+    __m256i x = _mm256_loadu_si256((const __m256i *)p);
+    all->high = _mm256_max_epi32(x, all->high);
+    all->low = _mm256_min_epu32(x, all->low);
+}
+static inline float kf_largest_of_f32(kf_largest all) {
+    __m256i x = _mm256_blendv_epi8(all.high, all.low, _mm256_srai_epi32(all.high, 31));
+    return kf_vec_hmax(_mm256_castsi256_ps(x));
+}
+static inline __m256i kf_largest_chosen16(kf_largest all) {
+    return _mm256_blendv_epi8(all.high, all.low, _mm256_srai_epi16(all.high, 15));
+}
+static inline float kf_largest_of_f16(kf_largest all) {
+    __m256i x = kf_largest_chosen16(all);
+    return kf_vec_hmax(
+        kf_vec_max(kf_vec_of_f16(_mm256_castsi256_si128(x)), kf_vec_of_f16(_mm256_extracti128_si256(x, 1))));
+}
+static inline float kf_largest_of_bf16(kf_largest all) {
+    __m256i x = kf_largest_chosen16(all);
+    return kf_vec_hmax(
+        kf_vec_max(kf_vec_of_bf16(_mm256_castsi256_si128(x)), kf_vec_of_bf16(_mm256_extracti128_si256(x, 1))));
+}
+
 // -------------------------------------------------------------------------------------------------------------- stores
 
 static inline void kf_vec_store_f32(void *p, kf_vec a) { _mm256_storeu_ps(p, a); }
@@ -214,8 +254,8 @@ static inline kf_vec kf_vec_exp(kf_vec x) {
     return kf_vec_scale_by_power(p, n);
 }
 
-static inline kf_vec kf_vec_exp_short(kf_vec x) {
-    x = kf_vec_mul(x, kf_vec_set1(KF_LOG2E));
+static inline kf_vec kf_vec_exp_minus(kf_vec x) {
+    x = kf_vec_mul(x, kf_vec_set1(-KF_LOG2E));
     x = kf_vec_min(kf_vec_set1(KF_EXP2_MAX), kf_vec_max(kf_vec_set1(KF_EXP2_MIN), x));
     kf_vec n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = kf_vec_sub(x, n);
     kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D5_C5), r, kf_vec_set1(KF_EXP2_D5_C4));

@@ -62,6 +62,50 @@ static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) {
     return kf_vec_of_bf16(_mm256_maskz_loadu_epi16(kf_vec_mask(n), p));
 }
 
+// ------------------------------------------------------------------------------------------------------------- largest
+// The largest of numbers as they lie in memory. Integers order the bits of numbers of one sign: positive ones (and
+// those above negative ones) as signed, negative ones backwards, so the lane's largest number is the largest signed
+// integer or, where that is negative, the smallest unsigned one. What a NaN does to it is not said.
+
+typedef struct kf_largest {
+    __m512i high, low; // lanes of 16 or 32 bits
+} kf_largest;
+
+static inline kf_largest kf_largest_begin16(void) {
+    return (kf_largest){_mm512_set1_epi16(INT16_MIN), _mm512_set1_epi16(-1)};
+}
+static inline kf_largest kf_largest_begin32(void) {
+    return (kf_largest){_mm512_set1_epi32(INT32_MIN), _mm512_set1_epi32(-1)};
+}
+// 2 KF_LANES of 16 bits, KF_LANES of 32.
+static inline void kf_largest_take16(kf_largest *all, const void *p) {
+    __m512i x = _mm512_loadu_si512(p);
+    all->high = _mm512_max_epi16(x, all->high);
+    all->low = _mm512_min_epu16(x, all->low);
+}
+static inline void kf_largest_take32(kf_largest *all, const void *p) {
+    __m512i x = _mm512_loadu_si512(p);
+    all->high = _mm512_max_epi32(x, all->high);
+    all->low = _mm512_min_epu32(x, all->low);
+}
+static inline float kf_largest_of_f32(kf_largest all) {
+    __mmask16 negative = _mm512_movepi32_mask(all.high);
+    return kf_vec_hmax(_mm512_castsi512_ps(_mm512_mask_mov_epi32(all.high, negative, all.low)));
+}
+static inline __m512i kf_largest_chosen16(kf_largest all) {
+    return _mm512_mask_mov_epi16(all.high, _mm512_movepi16_mask(all.high), all.low);
+}
+static inline float kf_largest_of_f16(kf_largest all) {
+    __m512i x = kf_largest_chosen16(all);
+    return kf_vec_hmax(
+        kf_vec_max(kf_vec_of_f16(_mm512_castsi512_si256(x)), kf_vec_of_f16(_mm512_extracti64x4_epi64(x, 1))));
+}
+static inline float kf_largest_of_bf16(kf_largest all) {
+    __m512i x = kf_largest_chosen16(all);
+    return kf_vec_hmax(
+        kf_vec_max(kf_vec_of_bf16(_mm512_castsi512_si256(x)), kf_vec_of_bf16(_mm512_extracti64x4_epi64(x, 1))));
+}
+
 // -------------------------------------------------------------------------------------------------------------- stores
 // Rounded to nearest, ties to even, subnormals kept; a NaN is stored as a quiet NaN. `stream` goes past the caches and
 // needs an address that is a multiple of the bytes it stores.
@@ -195,8 +239,8 @@ static inline kf_vec kf_vec_exp(kf_vec x) {
     return _mm512_scalef_ps(p, n);
 }
 
-// exp of degree 5, with the error of log2(e), |x| 1.3e-8, besides.
-static inline kf_vec kf_vec_exp_short(kf_vec x) { return kf_vec_exp2_flush(kf_vec_mul(x, kf_vec_set1(KF_LOG2E))); }
+// exp(-x) of degree 5, with the error of log2(e), |x| 1.3e-8, besides.
+static inline kf_vec kf_vec_exp_minus(kf_vec x) { return kf_vec_exp2_flush(kf_vec_mul(x, kf_vec_set1(-KF_LOG2E))); }
 
 // -------------------------------------------------------------------------------------------------------------- angles
 

@@ -47,6 +47,34 @@ static inline kf_vec kf_vec_load_f32_n(const void *p, int n) { return n > 0 ? kf
 static inline kf_vec kf_vec_load_f16_n(const void *p, int n) { return n > 0 ? kf_vec_load_f16(p) : 0.0f; }
 static inline kf_vec kf_vec_load_bf16_n(const void *p, int n) { return n > 0 ? kf_vec_load_bf16(p) : 0.0f; }
 
+// Integers as in simd_avx512.h, here in one word: what is negative is turned over.
+typedef struct kf_largest {
+    int32_t high;
+} kf_largest;
+
+static inline int32_t kf_largest_order(int32_t bits, int32_t size) { return bits < 0 ? bits ^ size : bits; }
+static inline kf_largest kf_largest_begin16(void) { return (kf_largest){INT16_MIN}; }
+static inline kf_largest kf_largest_begin32(void) { return (kf_largest){INT32_MIN}; }
+static inline void kf_largest_take(kf_largest *all, int32_t x) { all->high = x > all->high ? x : all->high; }
+static inline void kf_largest_take16(kf_largest *all, const void *p) {
+    for (int i = 0; i < 2; i++)
+        kf_largest_take(all, kf_largest_order((int16_t)kf_vec_read16((const char *)p + 2 * i), INT16_MAX));
+}
+static inline void kf_largest_take32(kf_largest *all, const void *p) {
+    int32_t bits;
+    memcpy(&bits, p, 4);
+    kf_largest_take(all, kf_largest_order(bits, INT32_MAX));
+}
+static inline float kf_largest_of_f32(kf_largest all) {
+    return kf_float_of_bits((uint32_t)kf_largest_order(all.high, INT32_MAX));
+}
+static inline float kf_largest_of_f16(kf_largest all) {
+    return kf_fp16_to_float((uint16_t)kf_largest_order(all.high, INT16_MAX));
+}
+static inline float kf_largest_of_bf16(kf_largest all) {
+    return kf_bf16_to_float((uint16_t)kf_largest_order(all.high, INT16_MAX));
+}
+
 static inline void kf_vec_store_f32(void *p, kf_vec a) { memcpy(p, &a, 4); }
 static inline void kf_vec_store_f16(void *p, kf_vec a) {
     uint16_t half = kf_float_to_fp16(a);
@@ -87,7 +115,7 @@ static inline kf_vec kf_vec_round_bf16(kf_vec a) { return kf_bf16_to_float(kf_fl
 static inline kf_vec kf_vec_exp2(kf_vec x) { return kf_exp2(x); }
 static inline kf_vec kf_vec_exp2_flush(kf_vec x) { return kf_exp2(x); }
 static inline kf_vec kf_vec_exp(kf_vec x) { return kf_exp(x); }
-static inline kf_vec kf_vec_exp_short(kf_vec x) { return kf_exp(x); }
+static inline kf_vec kf_vec_exp_minus(kf_vec x) { return kf_exp(-x); }
 
 static inline void kf_vec_angles(const double *frequency, int pairs, double magnitude, double position, float *cosine,
                                  float *sine) {

@@ -77,11 +77,21 @@ static struct segment segment_of(const kf_softmax_problem *p, int64_t row, int64
                             rest < KF_SOFTMAX_SEGMENT ? rest : KF_SOFTMAX_SEGMENT};
 }
 
-static void short_row(const kf_op *op, const kf_row_kernels *k, int64_t row, float *scratch) {
+// Rows first .. end - 1, three of them under way at a time.
+static void short_rows(const kf_op *op, const kf_row_kernels *k, int64_t first, int64_t end, float *scratch) {
     const kf_softmax_problem *p = &op->problem.softmax;
-    kf_md s = k->softmax(kf_view_row(&p->y, 1, row), p->y.type, kf_view_row(&p->x, 1, row), p->x.type, p->options.n,
-                         scratch, plan_of(op)->stream);
-    store_lse(&p->lse, row, s);
+    kf_softmax_row rows[3], *before = NULL, *row = NULL;
+    for (int64_t i = first; i < end + 2; i++) {
+        kf_softmax_row *next = i < end ? &rows[i % 3] : NULL;
+        if (next) {
+            next->x = kf_view_row(&p->x, 1, i);
+            next->y = kf_view_row(&p->y, 1, i);
+        }
+        k->softmax(row, before, next, scratch, p->y.type, p->x.type, p->options.n, plan_of(op)->stream);
+        if (row) store_lse(&p->lse, i - 1, row->state);
+        before = row;
+        row = next;
+    }
 }
 
 static void long_row(const kf_op *op, const kf_row_kernels *k, int64_t row) {
@@ -125,13 +135,10 @@ static void softmax_run(const kf_op *op, const kf_worker *worker, int32_t phase,
     if (plan->split) {
         for (int64_t i = first; i < first + count; i++) split_item(op, k, (kf_md *)worker->shared, phase, i);
     } else {
-        int64_t rows = op->problem.softmax.options.rows, end = (first + count) * plan->rows_per_item;
-        for (int64_t row = first * plan->rows_per_item; row < end && row < rows; row++) {
-            if (plan->segments)
-                long_row(op, k, row);
-            else
-                short_row(op, k, row, (float *)worker->scratch);
-        }
+        int64_t start = first * plan->rows_per_item, end = (first + count) * plan->rows_per_item;
+        if (end > op->problem.softmax.options.rows) end = op->problem.softmax.options.rows;
+        if (!plan->segments) short_rows(op, k, start, end, (float *)worker->scratch);
+        for (int64_t row = start; plan->segments && row < end; row++) long_row(op, k, row);
     }
     if (plan->stream) k->fence();
 }
