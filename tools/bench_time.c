@@ -62,8 +62,8 @@ static void fill_row(const bench_subject *subject, samples *time, samples rate[K
 }
 
 static double sample_of(const bench_subject *subject, kft_ceiling ceiling) {
-    return subject->ceilings ? kft_ceiling_sample(subject->ceilings, ceiling)
-                             : subject->sample(subject->argument, ceiling);
+    return subject->sample ? subject->sample(subject->argument, ceiling)
+                           : kft_ceiling_sample(subject->ceilings, ceiling);
 }
 
 bool bench_rounds(const bench_subject *subject, double budget, bench_row *row) {

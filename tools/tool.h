@@ -23,8 +23,8 @@ int kft_tokenize(int argc, char **argv);
 int kft_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2))); // 2
 int kft_error(const char *format, ...) __attribute__((format(printf, 1, 2)));       // 1
 #if defined(__clang_analyzer__) // which, file by file, can't know that they are never 0
-#define kft_usage_error(...) 2
-#define kft_error(...) 1
+#define kft_usage_error(...) ((kft_usage_error)(__VA_ARGS__), 2)
+#define kft_error(...) ((kft_error)(__VA_ARGS__), 1)
 #endif
 
 // Is argv[*i] the option `name` (or its short form, which may be NULL)? Then true, and *value is its value: what

@@ -18,8 +18,8 @@
 
 // Formats the thread's last error and returns `status`. The message names the argument, its value and what is allowed.
 kf_status kf_fail(kf_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-#if defined(__clang_analyzer__)
-#define kf_fail(status, ...) (status) /* which the analyzer, file by file, can't know to be never KF_OK */
+#if defined(__clang_analyzer__) // which, file by file, can't know that it is never KF_OK
+#define kf_fail(status, ...) ((kf_fail)(status, __VA_ARGS__), (status))
 #endif
 
 // All allocation goes through these two, so that tests can make any of them fail. kf_free takes NULL.
