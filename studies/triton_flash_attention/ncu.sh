@@ -1,8 +1,9 @@
 #!/bin/sh
 # Nsight Compute on one call of the Triton kernel, tuned before: what share of the SM, the tensor pipe and DRAM it keeps busy.
 #
-#   sh studies/triton_flash_attention/ncu.sh [B,H,N,D [causal|full]]...
+#   sh studies/triton_flash_attention/ncu.sh [B,H,N,D causal|full BLOCK_M,BLOCK_N,warps,stages]...
 #
+# The tile is what bench.py said that the tuner chose: under ncu its timings mean nothing.
 # The counters are those of `keyfold profile`.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -11,12 +12,11 @@ metrics=$metrics,sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed
 metrics=$metrics,dram__throughput.avg.pct_of_peak_sustained_elapsed,dram__bytes.sum
 metrics=$metrics,lts__t_sector_hit_rate.pct,sm__warps_active.avg.pct_of_peak_sustained_active
 metrics=$metrics,launch__registers_per_thread,launch__shared_mem_per_block_dynamic,gpu__time_duration.sum
-[ $# -gt 0 ] || set -- 2,16,4096,64 causal 4,32,4096,128 full
-while [ $# -gt 0 ]; do
-    shape=$1 mask=${2:-causal}
-    shift
-    [ $# -eq 0 ] || shift
-    echo "== $shape $mask"
+[ $# -gt 0 ] || set -- 2,16,4096,64 causal 64,64,4,3 2,16,16384,64 full 128,64,8,3 4,32,4096,128 full 128,64,8,3
+while [ $# -gt 2 ]; do
+    shape=$1 mask=$2 tile=$3
+    shift 3
+    echo "== $shape $mask, tile $tile"
     ncu --clock-control none --profile-from-start off --kernel-name regex:forward_kernel --metrics "$metrics" \
-        python3 -m studies.triton_flash_attention.once "$shape" "$mask" | sed -n '/forward_kernel/,$p'
+        python3 -m studies.triton_flash_attention.once "$shape" "$mask" "$tile" | sed -n '/forward_kernel/,$p'
 done

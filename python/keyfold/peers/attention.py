@@ -90,6 +90,8 @@ def sdpa(backend: str) -> Maker:
         b, h, hkv, nq, nk, d = case.shape
         if case.causal and nq != nk:
             raise LeftOut("its causal mask begins at the upper left")
+        if h != hkv and backend == "EFFICIENT_ATTENTION":
+            raise LeftOut("it takes no grouped queries")
         function = torch.nn.functional.scaled_dot_product_attention
         grouped = {"enable_gqa": True} if h != hkv else {}
 

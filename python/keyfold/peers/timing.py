@@ -60,7 +60,7 @@ class Timer:
             call()
         self.place.finish()
         whole = (time.perf_counter() - begin) * 1e6 / len(few)
-        if self.place.device == "cpu" or whole > 10 * GRAPH_BELOW_US:
+        if self.place.device == "cpu" or whole > 100 * GRAPH_BELOW_US:
             return whole
         try:
             replay = self.by_graph(few, 1)
