@@ -32,6 +32,7 @@ typedef struct bench_work {
     double bytes, flops;
     kft_ceiling memory;  // the rate that bounds the bytes
     kft_ceiling compute; // the rate that bounds the flops; KFT_CEILING_COUNT: they are not counted against a ceiling
+    int reads;           // of the bytes beside a copy's ceiling: parts read for one that is written; 0: 1
 } bench_work;
 
 // One set of the case's tensors, filled with random numbers.

@@ -119,7 +119,7 @@ static kf_status attention_make(const bench_case *c, const kf_context *context, 
 static bench_work rows_work(const bench_case *c, double streams, double flops) {
     double elements = (double)c->shape[0] * (double)c->shape[1];
     return (bench_work){elements * streams * dtype_size(c->dtype), elements * flops, KFT_CEILING_COPY,
-                        KFT_CEILING_COUNT};
+                        KFT_CEILING_COUNT, 0};
 }
 
 // max, subtraction, exponential, sum, product
@@ -160,7 +160,9 @@ static kf_status rmsnorm_make(const bench_case *c, const kf_context *context, be
 // negation, exponential, addition, division, product
 static bench_work swiglu_work(const bench_case *c, int32_t isa) {
     (void)isa;
-    return rows_work(c, 3, 5);
+    bench_work work = rows_work(c, 3, 5);
+    work.reads = 2;
+    return work;
 }
 
 static kf_status swiglu_make(const bench_case *c, const kf_context *context, bench_set *set) {
@@ -177,7 +179,7 @@ static kf_status swiglu_make(const bench_case *c, const kf_context *context, ben
 static bench_work rope_work(const bench_case *c, int32_t isa) {
     (void)isa;
     double elements = (double)c->shape[0] * (double)c->shape[1] * (double)c->shape[2] * (double)c->shape[3];
-    return (bench_work){elements * 2 * dtype_size(c->dtype), elements * 3, KFT_CEILING_COPY, KFT_CEILING_COUNT};
+    return (bench_work){elements * 2 * dtype_size(c->dtype), elements * 3, KFT_CEILING_COPY, KFT_CEILING_COUNT, 0};
 }
 
 static kf_status rope_make(const bench_case *c, const kf_context *context, bench_set *set) {
@@ -196,7 +198,7 @@ static bench_work merge_work(const bench_case *c, int32_t isa) {
     double parts = (double)c->shape[0], rows = (double)c->shape[1], n = (double)c->shape[2];
     double size = dtype_size(c->dtype);
     return (bench_work){rows * (parts * (n * size + 4) + n * size), rows * parts * n * 2, KFT_CEILING_READ,
-                        KFT_CEILING_COUNT};
+                        KFT_CEILING_COUNT, 0};
 }
 
 static kf_status merge_make(const bench_case *c, const kf_context *context, bench_set *set) {

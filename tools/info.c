@@ -126,8 +126,8 @@ static bool open_source(source *s, const kf_context *context, bool cuda) {
     if (cuda) {
         s->stream = kft_cuda_stream();
         s->cuda = s->stream ? kft_cuda_ceilings_open(s->stream) : NULL;
-        return s->cuda && kft_cuda_ceiling_prepare(s->cuda, KFT_CEILING_COPY, DEVICE_BYTES, false) &&
-               kft_cuda_ceiling_prepare(s->cuda, KFT_CEILING_READ, DEVICE_BYTES, false);
+        return s->cuda && kft_cuda_ceiling_prepare(s->cuda, KFT_CEILING_COPY, DEVICE_BYTES, 1, false) &&
+               kft_cuda_ceiling_prepare(s->cuda, KFT_CEILING_READ, DEVICE_BYTES, 1, false);
     }
 #else
     (void)cuda;

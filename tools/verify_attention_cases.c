@@ -180,6 +180,28 @@ static void size_cases(verify_run *run) {
     }
 }
 
+// On a device: each head dim with and without what the general kernels are for, in one row, a few, some, and as many as take a tile of 128
+// rows for each multiprocessor.
+static void tile_cases(verify_run *run) {
+    static const struct {
+        int64_t D, Dv;
+    } DIMS[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
+    static const struct {
+        int64_t H, Hkv, Nq, Nk;
+    } ROWS[] = {{4, 4, 1, 300}, {8, 2, 3, 300}, {2, 2, 70, 90}, {70, 70, 129, 40}};
+    for (int n = 0; run->device && n < COUNT(DIMS) * COUNT(DTYPES) * COUNT(ROWS); n++) {
+        for (int general = 0; general < 2; general++) {
+            attention_case row = {.H = ROWS[n % COUNT(ROWS)].H, .Hkv = ROWS[n % COUNT(ROWS)].Hkv};
+            row.Nq = ROWS[n % COUNT(ROWS)].Nq, row.Nk = ROWS[n % COUNT(ROWS)].Nk;
+            row.D = DIMS[n / COUNT(ROWS) % COUNT(DIMS)].D, row.Dv = DIMS[n / COUNT(ROWS) % COUNT(DIMS)].Dv;
+            set_dtypes(&row, &DTYPES[n / COUNT(ROWS) / COUNT(DIMS)]);
+            if (general) row.softcap = 10, row.with = MASK;
+            verify_case(run, check_attention, &row, "attention/tile/%lldx%lld/%s/%lldx%lld/%s", (long long)row.D,
+                        (long long)row.Dv, row.q, (long long)row.H, (long long)row.Nq, general ? "general" : "plain");
+        }
+    }
+}
+
 static void mix_cases(verify_run *run) {
     static const char *const NAMES[] = {"decode", "few", "many"};
     for (int d = 0; d < COUNT(DTYPE_MIXES); d++) {
@@ -352,6 +374,7 @@ void verify_attention(verify_run *run) {
     head_dim_cases(run);
     head_dim_pair_cases(run);
     size_cases(run);
+    tile_cases(run);
     mix_cases(run);
     way_cases(run);
     random_cases(run);

@@ -165,7 +165,8 @@ static kf_status time_case(timing *t, double seconds, bench_row *row) {
     kf_status status = make_graph(t);
     if (status != KF_OK) return status;
     choose_ceilings(t);
-    if (!kft_cuda_ceiling_prepare(t->ceilings, t->work.memory, t->work.bytes, t->graph != NULL)) return KF_DEVICE_ERROR;
+    if (!kft_cuda_ceiling_prepare(t->ceilings, t->work.memory, t->work.bytes, t->work.reads, t->graph != NULL))
+        return KF_DEVICE_ERROR;
     bench_name_row(t->c, &t->info, row);
     snprintf(isa, sizeof isa, "sm%d", t->info.isa);
     row->backend = "cuda", row->isa = isa, row->replay = t->graph != NULL, row->sets = t->sets;

@@ -35,17 +35,20 @@ const variant READS[] = {
     {(const void *)read_words<STREAMING, 2>, 2, 0},
     {(const void *)read_bulk, 0, 1},
 };
-const variant COPIES[] = {
-    {(const void *)copy_words<STREAMING, 4>, 4, 0}, {(const void *)copy_words<STREAMING, 4>, 4, 8},
-    {(const void *)copy_words<STREAMING, 8>, 8, 4}, {(const void *)copy_words<PLAIN, 4>, 4, 0},
-    {(const void *)copy_words<PLAIN, 4>, 4, 8},     {(const void *)copy_words<PLAIN, 1>, 1, 0},
-    {(const void *)copy_words<STREAMING, 2>, 2, 0},
-};
+#define COPIES(two)                                                                                                    \
+    {                                                                                                                  \
+        {(const void *)copy_words<STREAMING, 4, two>, 4, 0}, {(const void *)copy_words<STREAMING, 4, two>, 4, 8},      \
+            {(const void *)copy_words<STREAMING, 8, two>, 8, 4}, {(const void *)copy_words<PLAIN, 4, two>, 4, 0},      \
+            {(const void *)copy_words<PLAIN, 4, two>, 4, 8}, {(const void *)copy_words<PLAIN, 1, two>, 1, 0},          \
+            {(const void *)copy_words<STREAMING, 2, two>, 2, 0},                                                       \
+    }
+const variant COPIES_OF_ONE[] = COPIES(false), COPIES_OF_TWO[] = COPIES(true);
 
 // A memory ceiling that was prepared.
 struct probe {
     variant kernel;
-    int64_t words; // of one launch; of a copy, those read
+    int64_t words; // of each stream in one launch
+    int streams;   // 1: a read; 2: a copy; 3: one of two into one
     int launches;  // of one sample
     cudaGraphExec_t graph;
     double bytes; // of one launch, counted
@@ -87,38 +90,38 @@ cudaError_t launch(kft_cuda_ceilings *c, const probe &p, const kft_stream &s) {
 }
 
 // One launch on the next part of the buffer.
-cudaError_t enqueue_next(kft_cuda_ceilings *c, const probe &p, bool copies) {
-    const size_t bytes = (size_t)p.words * 16, step = copies ? 2 * bytes : bytes;
+cudaError_t enqueue_next(kft_cuda_ceilings *c, const probe &p) {
+    const size_t bytes = (size_t)p.words * 16, step = (size_t)p.streams * bytes;
     if (c->place + step > c->buffer_bytes) c->place = 0;
     char *at = c->buffer + c->place;
     c->place += (step + 255) / 256 * 256;
-    return launch(c, p, {(const uint4 *)at, (uint4 *)(at + bytes), p.words, c->sink});
+    return launch(c, p,
+                  {(const uint4 *)at, (const uint4 *)(at + bytes), (uint4 *)(at + step - bytes), p.words, c->sink});
 }
 
 struct enqueuing {
     kft_cuda_ceilings *c;
     probe *p;
-    bool copies;
 };
 
 bool enqueue_probe(void *argument) {
     const enqueuing *e = (const enqueuing *)argument;
     if (e->p->graph) return cudaGraphLaunch(e->p->graph, e->c->stream) == cudaSuccess;
-    return enqueue_next(e->c, *e->p, e->copies) == cudaSuccess;
+    return enqueue_next(e->c, *e->p) == cudaSuccess;
 }
 
-bool capture(kft_cuda_ceilings *c, probe *p, bool copies) {
+bool capture(kft_cuda_ceilings *c, probe *p) {
     cudaGraph_t graph = nullptr;
     bool good = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
-    for (int n = 0; good && n < p->launches; n++) good = enqueue_next(c, *p, copies) == cudaSuccess;
+    for (int n = 0; good && n < p->launches; n++) good = enqueue_next(c, *p) == cudaSuccess;
     good = cudaStreamEndCapture(c->stream, &graph) == cudaSuccess && good;
     good = good && cudaGraphInstantiate(&p->graph, graph, 0) == cudaSuccess;
     if (graph) cudaGraphDestroy(graph);
     return good;
 }
 
-double seconds_of(kft_cuda_ceilings *c, probe *p, bool copies) {
-    enqueuing e = {c, p, copies};
+double seconds_of(kft_cuda_ceilings *c, probe *p) {
+    enqueuing e = {c, p};
     return kft_cuda_seconds(c, enqueue_probe, &e) / p->launches;
 }
 
@@ -128,22 +131,24 @@ void drop(probe *p) {
 }
 
 // A kernel made ready for `words`; false where this device doesn't have it.
-bool make(kft_cuda_ceilings *c, const variant &kernel, int64_t words, bool copies, bool replay, probe *p) {
+bool make(kft_cuda_ceilings *c, const variant &kernel, int64_t words, int streams, bool replay, probe *p) {
     *p = {};
-    p->kernel = kernel, p->words = words, p->launches = 1, p->bytes = 16.0 * (double)words * (copies ? 2 : 1);
+    p->kernel = kernel, p->words = words, p->launches = 1, p->streams = streams;
+    p->bytes = 16.0 * (double)words * streams;
     if (!kernel.unroll && c->device.major < 9) return false;
     if (!kernel.unroll && cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                BULK_STAGES * BULK_BYTES) != cudaSuccess)
         return false;
     if (!replay) return true;
-    const double one = seconds_of(c, p, copies), l2 = 4.0 * c->device.l2CacheSize / p->bytes;
+    const double one = seconds_of(c, p), l2 = 4.0 * c->device.l2CacheSize / p->bytes;
     p->launches = (int)std::min<double>(MOST_LAUNCHES, std::ceil(std::max(REPLAY_SECONDS / std::max(one, 1e-6), l2)));
-    return capture(c, p, copies);
+    return capture(c, p);
 }
 
 bool enqueue_fma(void *argument) {
     kft_cuda_ceilings *c = (kft_cuda_ceilings *)argument;
-    fma_chains<<<FMA_BLOCKS * c->device.multiProcessorCount, THREADS, 0, c->stream>>>({nullptr, nullptr, 0, c->sink});
+    fma_chains<<<FMA_BLOCKS * c->device.multiProcessorCount, THREADS, 0, c->stream>>>(
+        {nullptr, nullptr, nullptr, 0, c->sink});
     return cudaGetLastError() == cudaSuccess;
 }
 
@@ -194,7 +199,7 @@ void kft_cuda_flush(kft_cuda_ceilings *c) {
     probe p = {};
     p.kernel = READS[0];
     const int64_t words = (int64_t)(c->flush_bytes / 16);
-    launch(c, p, {(const uint4 *)(c->buffer + c->buffer_bytes), nullptr, words, c->sink});
+    launch(c, p, {(const uint4 *)(c->buffer + c->buffer_bytes), nullptr, nullptr, words, c->sink});
 }
 
 double kft_cuda_seconds(kft_cuda_ceilings *c, bool (*enqueue)(void *argument), void *argument) {
@@ -215,13 +220,13 @@ bool kft_cuda_ceiling_exists(kft_cuda_ceilings *c, kft_ceiling ceiling) {
     return ceiling != KFT_CEILING_BF16_DOT || c->product;
 }
 
-bool kft_cuda_ceiling_prepare(kft_cuda_ceilings *c, kft_ceiling ceiling, double bytes, bool replay) {
-    const bool copies = ceiling == KFT_CEILING_COPY;
-    const variant *variants = copies ? COPIES : READS;
-    const size_t count = copies ? sizeof COPIES / sizeof *COPIES : sizeof READS / sizeof *READS;
+bool kft_cuda_ceiling_prepare(kft_cuda_ceilings *c, kft_ceiling ceiling, double bytes, int reads, bool replay) {
+    const int streams = ceiling == KFT_CEILING_READ ? 1 : reads == 2 ? 3 : 2;
+    const variant *variants = streams == 1 ? READS : streams == 2 ? COPIES_OF_ONE : COPIES_OF_TWO;
+    const size_t count = streams == 1 ? sizeof READS / sizeof *READS : sizeof COPIES_OF_TWO / sizeof *READS;
     // Whole pieces of a bulk copy; two launches find room in the buffer.
-    const int64_t piece = BULK_BYTES / 16, most = (int64_t)(c->buffer_bytes / (copies ? 64 : 32)) / piece * piece;
-    int64_t words = (int64_t)(bytes / (copies ? 32 : 16) + (double)piece - 1) / piece * piece;
+    const int64_t piece = BULK_BYTES / 16, most = (int64_t)(c->buffer_bytes / (32 * (size_t)streams)) / piece * piece;
+    int64_t words = (int64_t)(bytes / (16 * streams) + (double)piece - 1) / piece * piece;
     words = std::min(std::max(words, piece), most);
     probe *best = &c->memory[ceiling];
     double least = INFINITY;
@@ -229,11 +234,11 @@ bool kft_cuda_ceiling_prepare(kft_cuda_ceilings *c, kft_ceiling ceiling, double 
     for (size_t v = 0; v < count; v++) {
         probe p;
         double seconds = INFINITY;
-        if (!make(c, variants[v], words, copies, replay, &p)) {
+        if (!make(c, variants[v], words, streams, replay, &p)) {
             drop(&p);
             continue;
         }
-        for (int n = 0; n < TRIES; n++) seconds = std::min(seconds, seconds_of(c, &p, copies));
+        for (int n = 0; n < TRIES; n++) seconds = std::min(seconds, seconds_of(c, &p));
         if (!(seconds > 0 && seconds < least)) {
             drop(&p);
             continue;
@@ -249,7 +254,7 @@ bool kft_cuda_ceiling_prepare(kft_cuda_ceilings *c, kft_ceiling ceiling, double 
 double kft_cuda_ceiling_sample(kft_cuda_ceilings *c, kft_ceiling ceiling) {
     if (ceiling <= KFT_CEILING_READ) {
         probe *p = &c->memory[ceiling];
-        return p->ready ? p->bytes / seconds_of(c, p, ceiling == KFT_CEILING_COPY) : 0;
+        return p->ready ? p->bytes / seconds_of(c, p) : 0;
     }
     if (!kft_cuda_ceiling_exists(c, ceiling)) return 0;
     if (ceiling == KFT_CEILING_FMA) return fma_operations(c) / kft_cuda_seconds(c, enqueue_fma, c);

@@ -26,8 +26,9 @@ size_t kft_cuda_l2_bytes(const kft_cuda_ceilings *c);
 bool kft_cuda_ceiling_exists(kft_cuda_ceilings *c, kft_ceiling ceiling);
 
 // Chooses the fastest of several kernels for a read or copy of `bytes` (those read and those written together), to be sampled from now
-// on: by graph replay, or one launch at a time.
-bool kft_cuda_ceiling_prepare(kft_cuda_ceilings *c, kft_ceiling ceiling, double bytes, bool replay);
+// on: by graph replay, or one launch at a time. A copy with reads == 2 reads two streams for the one it writes, which memory does faster
+// than one for one.
+bool kft_cuda_ceiling_prepare(kft_cuda_ceilings *c, kft_ceiling ceiling, double bytes, int reads, bool replay);
 
 // One sample: bytes or operations a second; 0 where it isn't prepared (memory) or doesn't exist.
 double kft_cuda_ceiling_sample(kft_cuda_ceilings *c, kft_ceiling ceiling);

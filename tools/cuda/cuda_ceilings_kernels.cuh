@@ -12,8 +12,8 @@
 enum { FMA_CHAINS = 16, FMA_ROUNDS = 4096, BULK_BYTES = 16384, BULK_STAGES = 12 };
 
 struct kft_stream {
-    const uint4 *from;
-    uint4 *to; // copies
+    const uint4 *from, *other; // other: the second stream read of a copy that has two
+    uint4 *to;                 // copies
     int64_t words;
     uint32_t *sink; // written to where the sum has one value of 2^32, so that the loads are not for nothing
 };
@@ -58,20 +58,22 @@ template <load_kind KIND, int UNROLL> __global__ void read_words(const __grid_co
     if (sum == 0x5eed5eed) *s.sink = sum;
 }
 
-template <load_kind KIND, int UNROLL> __global__ void copy_words(const __grid_constant__ kft_stream s) {
+template <load_kind KIND, int UNROLL, bool TWO> __global__ void copy_words(const __grid_constant__ kft_stream s) {
     begin_next();
     const int64_t block = (int64_t)blockDim.x * UNROLL;
     for (int64_t first = blockIdx.x * block; first < s.words; first += gridDim.x * block) {
-        uint4 x[UNROLL];
+        uint4 x[UNROLL], y[TWO ? UNROLL : 1];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             const int64_t at = first + (int64_t)u * blockDim.x + threadIdx.x;
             if (at < s.words) x[u] = load<KIND>(s.from + at);
+            if (TWO && at < s.words) y[u] = load<KIND>(s.other + at);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             const int64_t at = first + (int64_t)u * blockDim.x + threadIdx.x;
             if (at >= s.words) continue;
+            if (TWO) x[u].x ^= y[u].x, x[u].y ^= y[u].y, x[u].z ^= y[u].z, x[u].w ^= y[u].w;
             if (KIND == PLAIN)
                 s.to[at] = x[u];
             else
