@@ -202,6 +202,10 @@ static inline void kf_vec_stream_fence(void) { _mm_sfence(); }
 
 // ----------------------------------------------------------------------------------------------------------- exp2, exp
 
+static inline kf_vec kf_vec_round(kf_vec x) {
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
 // 2^n for whole n, -126 <= n <= 127.
 static inline kf_vec kf_vec_power(__m256i n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
@@ -213,18 +217,7 @@ static inline kf_vec kf_vec_scale_by_power(kf_vec p, kf_vec n) {
     return kf_vec_mul(kf_vec_mul(p, kf_vec_power(half)), kf_vec_power(_mm256_sub_epi32(whole, half)));
 }
 
-static inline kf_vec kf_vec_exp2(kf_vec x) {
-    x = kf_vec_min(kf_vec_set1(KF_EXP2_MAX), kf_vec_max(kf_vec_set1(KF_EXP2_MIN), x));
-    kf_vec n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    kf_vec r = kf_vec_sub(x, n);
-    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D6_C6), r, kf_vec_set1(KF_EXP2_D6_C5));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C4));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C3));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C2));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C1));
-    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
-    return kf_vec_scale_by_power(p, n);
-}
+#include "cpu/simd_exp.h"
 
 // The exponent is added to p's bits, which is right while p * 2^n is normal: x below -126 gives 0. A NaN is not below,
 // and is converted to an integer whose shift is 0, so that its bits stay.
@@ -240,24 +233,10 @@ static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
     return _mm256_and_ps(scaled, _mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ));
 }
 
-static inline kf_vec kf_vec_exp(kf_vec x) {
-    x = kf_vec_min(kf_vec_set1(KF_EXP_MAX), kf_vec_max(kf_vec_set1(KF_EXP_MIN), x));
-    kf_vec n = _mm256_round_ps(kf_vec_mul(x, kf_vec_set1(KF_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    kf_vec r = kf_vec_fnma(n, kf_vec_set1(KF_LN2_HIGH), x);
-    r = kf_vec_fnma(n, kf_vec_set1(KF_LN2_LOW), r);
-    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP_D6_C6), r, kf_vec_set1(KF_EXP_D6_C5));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP_D6_C4));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP_D6_C3));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP_D6_C2));
-    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
-    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
-    return kf_vec_scale_by_power(p, n);
-}
-
 static inline kf_vec kf_vec_exp_minus(kf_vec x) {
     x = kf_vec_mul(x, kf_vec_set1(-KF_LOG2E));
     x = kf_vec_min(kf_vec_set1(KF_EXP2_MAX), kf_vec_max(kf_vec_set1(KF_EXP2_MIN), x));
-    kf_vec n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = kf_vec_sub(x, n);
+    kf_vec n = kf_vec_round(x), r = kf_vec_sub(x, n);
     kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D5_C5), r, kf_vec_set1(KF_EXP2_D5_C4));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C3));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C2));

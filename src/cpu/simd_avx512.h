@@ -196,21 +196,14 @@ static inline __attribute__((always_inline)) void kf_vec_prefetch(const void *p)
 static inline void kf_vec_stream_fence(void) { _mm_sfence(); }
 
 // ----------------------------------------------------------------------------------------------------------- exp2, exp
-// See math/exp2.h. vscalefps multiplies by 2^n with one rounding, underflow and overflow included. The clamps have
-// x second, so that a NaN passes.
 
-static inline kf_vec kf_vec_exp2(kf_vec x) {
-    x = kf_vec_min(kf_vec_set1(KF_EXP2_MAX), kf_vec_max(kf_vec_set1(KF_EXP2_MIN), x));
-    kf_vec n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    kf_vec r = kf_vec_sub(x, n);
-    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_D6_C6), r, kf_vec_set1(KF_EXP2_D6_C5));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C4));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C3));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C2));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D6_C1));
-    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
-    return _mm512_scalef_ps(p, n);
+static inline kf_vec kf_vec_round(kf_vec x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+// Underflow and overflow included.
+static inline kf_vec kf_vec_scale_by_power(kf_vec p, kf_vec n) { return _mm512_scalef_ps(p, n); }
+
+#include "cpu/simd_exp.h"
 
 // For softmax: degree 5. Where it is dearer to keep results below 2^-126 (AVX2) they are 0. vreduceps gives x - floor(x)
 // (0 for an infinity) and vscalefps takes the floor itself, so that -inf needs no clamp.
@@ -222,21 +215,6 @@ static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D5_C1));
     p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
     return _mm512_scalef_ps(p, x);
-}
-
-static inline kf_vec kf_vec_exp(kf_vec x) {
-    x = kf_vec_min(kf_vec_set1(KF_EXP_MAX), kf_vec_max(kf_vec_set1(KF_EXP_MIN), x));
-    kf_vec n =
-        _mm512_roundscale_ps(kf_vec_mul(x, kf_vec_set1(KF_LOG2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    kf_vec r = kf_vec_fnma(n, kf_vec_set1(KF_LN2_HIGH), x);
-    r = kf_vec_fnma(n, kf_vec_set1(KF_LN2_LOW), r);
-    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP_D6_C6), r, kf_vec_set1(KF_EXP_D6_C5));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP_D6_C4));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP_D6_C3));
-    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP_D6_C2));
-    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
-    p = kf_vec_fma(p, r, kf_vec_set1(1.0f));
-    return _mm512_scalef_ps(p, n);
 }
 
 // exp(-x) of degree 5, with the error of log2(e), |x| 1.3e-8, besides.
