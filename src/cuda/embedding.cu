@@ -11,7 +11,7 @@ enum { THREADS = 128, PIECE = KF_ROWS_PIECE };
 // Elements column .. column + 7 of a row of blocks. Groups that share a scale are 16 values or more, so the 8 lie in one.
 __device__ __forceinline__ void dequantised(float (&v)[PIECE], const kf_cuda_embedding &a, const char *row,
                                             int64_t column) {
-    const int64_t number = kf_divide(column, a.block_values);
+    const int64_t number = column / (a.block_values == KF_BLOCK_SMALL ? KF_BLOCK_SMALL : KF_BLOCK_LARGE);
     const int first = (int)(column - number * a.block_values);
     const uint8_t *block = reinterpret_cast<const uint8_t *>(row) + number * a.block_bytes;
     float d, m;
@@ -22,11 +22,12 @@ __device__ __forceinline__ void dequantised(float (&v)[PIECE], const kf_cuda_emb
 }
 
 __global__ void __launch_bounds__(THREADS) kf_embedding_kernel(const __grid_constant__ kf_cuda_embedding a) {
-    const int64_t index = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    const uint32_t index = blockIdx.x * THREADS + threadIdx.x;
     kf_launch_dependents();
     kf_wait_for_previous();
     if (index >= a.total) return;
-    const int64_t t = kf_divide(index, a.chunks), column = (index - t * a.chunks) * PIECE, left = a.N - column;
+    const uint32_t t = index / a.chunks;
+    const int64_t column = (int64_t)(index - t * a.chunks) * PIECE, left = a.N - column;
     const int64_t id = kf_integer_load(a.ids + t * a.id_stride, a.ids_wide, 0);
     float v[PIECE];
     if (id < 0 || id >= a.rows) {

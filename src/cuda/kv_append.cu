@@ -26,7 +26,7 @@ __device__ __forceinline__ append_place append_find(const kf_cuda_kv_append &a, 
     const int32_t index = rest - p.position * items;
     p.is_k = index < a.k_items;
     p.item = kf_item_find<TYPE>(p.is_k ? index : index - a.k_items, p.is_k ? a.turns.pairs : 0, a.turns.pairing);
-    const int64_t b = kf_divide(tile.first + p.position, a.N), n = tile.first + p.position - b * a.N;
+    const int64_t b = (uint32_t)(tile.first + p.position) / (uint32_t)a.N, n = tile.first + p.position - b * a.N;
     p.from = kf_head_at(p.is_k ? a.k : a.v, b, h, n);
     p.to = kf_head_at(p.is_k ? a.k_cache : a.v_cache, b, h, slot[p.position]);
     if (slot[p.position] < 0) p.from = NULL;
@@ -36,7 +36,7 @@ __device__ __forceinline__ append_place append_find(const kf_cuda_kv_append &a, 
 // First the slots of the tile (-1: the sequence does not fit), then the angles of their positions.
 __device__ __forceinline__ void find_slots(const kf_cuda_kv_append &a, const kf_tile &tile, int64_t *slot) {
     if (threadIdx.x < tile.count) {
-        const int64_t b = kf_divide(tile.first + threadIdx.x, a.N), n = tile.first + threadIdx.x - b * a.N;
+        const int64_t b = (uint32_t)(tile.first + threadIdx.x) / (uint32_t)a.N, n = tile.first + threadIdx.x - b * a.N;
         const int64_t first = a.slots ? kf_integer_load(a.slots, a.slots_wide, b * a.slot_stride) : 0;
         slot[threadIdx.x] = first >= 0 && first <= a.capacity - a.N ? first + n : -1;
     }
@@ -48,7 +48,7 @@ __device__ __forceinline__ void find_turns(const kf_cuda_kv_append &a, const kf_
     const int32_t pairs = a.turns.pairs;
     for (int32_t t = threadIdx.x; t < tile.count * pairs; t += KF_ROPE_THREADS) {
         const int32_t p = t / pairs, c = t - p * pairs;
-        const int64_t b = kf_divide(tile.first + p, a.N), n = tile.first + p - b * a.N;
+        const int64_t b = (uint32_t)(tile.first + p) / (uint32_t)a.N, n = tile.first + p - b * a.N;
         const double position =
             a.turns.positions ? (double)kf_integer_load(a.turns.positions, a.turns.positions_wide,
                                                         b * a.turns.position_stride[0] + n * a.turns.position_stride[1])

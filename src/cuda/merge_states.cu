@@ -13,12 +13,13 @@
 enum { THREADS = 128, PIECE = KF_ROWS_PIECE };
 
 __global__ void __launch_bounds__(THREADS) kf_merge_states_kernel(const __grid_constant__ kf_cuda_merge_states a) {
-    const int64_t index = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    const uint32_t index = blockIdx.x * THREADS + threadIdx.x;
     const kf_cuda_rows_view &o_parts = a.view[0], &lse_parts = a.view[1], &o = a.view[2], &lse = a.view[3];
     kf_launch_dependents();
     kf_wait_for_previous();
     if (index >= a.total) return;
-    const int64_t row = kf_divide(index, a.chunks), column = (index - row * a.chunks) * PIECE;
+    const uint32_t row = index / a.chunks;
+    const int64_t column = (int64_t)(index - row * a.chunks) * PIECE;
     int64_t offset[4];
     kf_row_offsets(a.rows, a.view, row, offset);
     const char *part_lse = lse_parts.data + offset[1];

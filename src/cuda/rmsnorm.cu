@@ -3,12 +3,15 @@
 // RMSNorm with or without the residual's addition: s = x + residual, y = s rsqrt(mean s^2 + eps) (offset + weight).
 //
 // A row stays in the registers of its threads between the sum of squares and the product with the weights, so that each
-// byte moves once: x, residual, sum and y. The threads are a part of a warp, a block, or on Hopper a cluster of blocks. The
-// weights come from L1 and L2 after a multiprocessor's first rows; they are asked for before the wait for the kernel before
-// this one. Rows longer than registers hold are read a second time.
+// byte moves once: x, residual, sum and y. Rows longer than registers hold are read a second time.
 //
-// Operations per element: an addition, a multiply-add, two products, conversions: an eighth of what a multiprocessor does
-// while the bytes arrive.
+//     few rows    a block (short rows: a part of a warp) for each
+//     many rows   blocks that stay and go from row to row. What a block reads next is on its way while it adds up a row:
+//                 cp.async into a ring of RING rows in shared memory. A thread reads what it has copied itself, so the ring
+//                 needs no barrier. Weights stay in registers
+//
+// Both give a row the same bits. Operations per element: an addition, a multiply-add, two products, conversions: an eighth
+// of what a multiprocessor does while the bytes arrive.
 #include "cuda/rows.cuh"
 #include "keyfold.h"
 #include "math/exp2.h"
@@ -25,23 +28,22 @@ __device__ __forceinline__ int power_of(float x) { return (int)(kf_bits_of_float
 
 // 1 / sqrt(mean s^2 + eps) for numbers that are 2^-power times what they were, `squares` the sum of theirs. Where eps then
 // overflows, it is all that counts.
-__device__ __forceinline__ float inverse_of(float squares, int64_t n, float eps, int power) {
-    const float scaled = kf_scale_by_power(eps, max(min(-2 * power, 160), -160));
-    return scaled == INFINITY ? kf_scale_by_power(rsqrtf(eps), power) : rsqrtf(squares / (float)n + scaled);
+__device__ __forceinline__ float inverse_of(const kf_cuda_rmsnorm &a, float squares, int power) {
+    const float eps = kf_scale_by_power(a.eps, max(min(-2 * power, 160), -160));
+    return eps == INFINITY ? kf_scale_by_power(rsqrtf(a.eps), power) : rsqrtf(fmaf(squares, a.inverse_n, eps));
 }
 
 // A row whose squares overflow or vanish: s is multiplied by the power of two that brings its largest element into [1, 2),
 // and the squares are formed again. Rows that share a warp go together; the others are left as they are.
 template <int TYPE, int CHUNKS>
-__device__ __forceinline__ float rescue(const kf_cuda_rmsnorm &a, const kf_row_part &p, bool lost, float inverse,
+__device__ __forceinline__ float rescue(const kf_cuda_rmsnorm &a, int32_t group, bool lost, float inverse,
                                         float (&s)[CHUNKS][kf_step<TYPE>], kf_row_room &first, kf_row_room &second) {
-    const int32_t cluster = a.rows.cluster;
     float most = 0.0f, squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++)
 #pragma unroll
         for (int e = 0; e < kf_step<TYPE>; e++) most = fmaxf(most, fabsf(s[i][e]));
-    most = kf_row_reduce_all<kf_most>(most, p, cluster, first);
+    most = kf_row_reduce<kf_most>(most, group, first);
     lost = lost && most > 0.0f && most < INFINITY;
     const int power = lost ? power_of(most) : 0;
 #pragma unroll
@@ -51,80 +53,172 @@ __device__ __forceinline__ float rescue(const kf_cuda_rmsnorm &a, const kf_row_p
             s[i][e] = kf_scale_by_power(s[i][e], -power);
             squares = fmaf(s[i][e], s[i][e], squares);
         }
-    squares = kf_row_reduce_all<kf_add>(squares, p, cluster, second);
-    return lost ? inverse_of(squares, a.rows.n, a.eps, power) : inverse;
+    squares = kf_row_reduce<kf_add>(squares, group, second);
+    return lost ? inverse_of(a, squares, power) : inverse;
 }
 
-// offset + weight; 1 where there is no weight.
-template <int TYPE>
-__device__ __forceinline__ void weight_values(const kf_cuda_rmsnorm &a, const uint4 &raw, float (&w)[kf_step<TYPE>]) {
-    kf_chunk_unpack<TYPE>(raw, w);
+template <int TYPE, int CHUNKS> __device__ __forceinline__ void round_all(float (&s)[CHUNKS][kf_step<TYPE>], int type) {
 #pragma unroll
-    for (int e = 0; e < kf_step<TYPE>; e++) w[e] = a.weight ? a.weight_offset + w[e] : 1.0f;
+    for (int i = 0; i < CHUNKS; i++)
+#pragma unroll
+        for (int e = 0; e < kf_step<TYPE>; e++) s[i][e] = kf_element_round(s[i][e], TYPE ? TYPE : type);
+}
+
+// s, whole -> s * inverse, rounded where `cast` says so. Stores the sum on the way.
+template <int TYPE, int CHUNKS>
+__device__ __forceinline__ void normalise(const kf_cuda_rmsnorm &a, const kf_row_part &p, char *sum,
+                                          float (&s)[CHUNKS][kf_step<TYPE>], kf_row_room (&room)[3]) {
+    const kf_cuda_rows_view &x = a.view[0], &sums = a.view[3];
+    if (TYPE != KF_ROW_F32 && a.cast != KF_CAST_END) round_all<TYPE, CHUNKS>(s, sums.data ? sums.type : x.type);
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++)
+#pragma unroll
+        for (int e = 0; e < kf_step<TYPE>; e++) squares = fmaf(s[i][e], s[i][e], squares);
+    if (sums.data) kf_row_store<TYPE, CHUNKS>(sum, sums.type, sums.size, p, s);
+    squares = kf_row_reduce<kf_add>(squares, p.group, room[0]);
+    float inverse = rsqrtf(fmaf(squares, a.inverse_n, a.eps));
+    const bool lost = squares_lost(squares, a.eps);
+    if (__builtin_expect(__any_sync(0xffffffffu, lost), 0))
+        inverse = rescue<TYPE, CHUNKS>(a, p.group, lost, inverse, s, room[1], room[2]);
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++)
+#pragma unroll
+        for (int e = 0; e < kf_step<TYPE>; e++) s[i][e] *= inverse;
+    if (TYPE != KF_ROW_F32 && a.cast == KF_CAST_LLAMA) round_all<TYPE, CHUNKS>(s, x.type);
+}
+
+// ----------------------------------------------------------------------------------------------- kernels of one dtype
+
+template <int TYPE, int CHUNKS>
+__device__ __forceinline__ void load_weights(uint4 (&weight)[CHUNKS], const kf_cuda_rmsnorm &a, const kf_row_part &p) {
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        weight[i] = make_uint4(0, 0, 0, 0);
+        const int32_t at = kf_row_at<TYPE>(p, i, 0);
+        if (a.weight && at < p.end)
+            weight[i] = __ldg(reinterpret_cast<const uint4 *>(a.weight + (int64_t)at * (16 / kf_step<TYPE>)));
+    }
+}
+
+template <int TYPE, int CHUNKS>
+__device__ __forceinline__ void unpack_sum(float (&s)[CHUNKS][kf_step<TYPE>], const uint4 (&x)[CHUNKS],
+                                           const uint4 (&residual)[CHUNKS], bool add) {
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) kf_chunk_unpack<TYPE>(x[i], s[i]);
+    if (!add) return;
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        float r[kf_step<TYPE>];
+        kf_chunk_unpack<TYPE>(residual[i], r);
+#pragma unroll
+        for (int e = 0; e < kf_step<TYPE>; e++) s[i][e] += r[e];
+    }
+}
+
+// s (offset + weight)
+template <int TYPE, int CHUNKS>
+__device__ __forceinline__ void apply_weights(float (&s)[CHUNKS][kf_step<TYPE>], const kf_cuda_rmsnorm &a,
+                                              const uint4 (&weight)[CHUNKS]) {
+    if (!a.weight) return;
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        float w[kf_step<TYPE>];
+        kf_chunk_unpack<TYPE>(weight[i], w);
+#pragma unroll
+        for (int e = 0; e < kf_step<TYPE>; e++) s[i][e] *= a.weight_offset + w[e];
+    }
 }
 
 template <int TYPE, int CHUNKS>
 __global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_kernel(const __grid_constant__ kf_cuda_rmsnorm a) {
-    constexpr int STEP = kf_step<TYPE>;
     __shared__ kf_row_room room[3];
     const kf_row_part p = kf_row_find<TYPE, CHUNKS>(a.rows);
-    kf_launch_dependents();
-    uint4 weight[CHUNKS] = {};
-    if constexpr (TYPE != 0) {
-#pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
-            const int32_t at = kf_row_at<TYPE>(p, i, 0);
-            if (a.weight && at < p.end)
-                weight[i] = __ldg(reinterpret_cast<const uint4 *>(a.weight + (int64_t)at * (16 / STEP)));
-        }
-    }
+    const kf_cuda_rows_view &x = a.view[0], &residual = a.view[1], &y = a.view[2], &sum = a.view[3];
     int64_t offset[4];
+    kf_launch_dependents();
+    uint4 weight[CHUNKS];
+    if constexpr (TYPE != 0) load_weights<TYPE, CHUNKS>(weight, a, p);
     kf_row_offsets(a.rows, a.view, p.there ? p.row : 0, offset);
     kf_wait_for_previous();
-
-    const kf_cuda_rows_view &x = a.view[0], &residual = a.view[1], &y = a.view[2], &sum = a.view[3];
-    float s[CHUNKS][STEP], squares = 0.0f;
-    kf_row_load<TYPE, CHUNKS>(s, x.data + offset[0], x.type, x.size, p, 0.0f);
-    if (residual.data) {
-        float r[CHUNKS][STEP];
-        kf_row_load<TYPE, CHUNKS>(r, residual.data + offset[1], residual.type, residual.size, p, 0.0f);
+    float s[CHUNKS][kf_step<TYPE>];
+    if constexpr (TYPE != 0) {
+        uint4 first[CHUNKS], second[CHUNKS] = {};
+        kf_row_load_raw<TYPE, CHUNKS>(first, x.data + offset[0], p);
+        if (residual.data) kf_row_load_raw<TYPE, CHUNKS>(second, residual.data + offset[1], p);
+        unpack_sum<TYPE, CHUNKS>(s, first, second, residual.data != NULL);
+    } else {
+        kf_row_load<TYPE, CHUNKS>(s, x.data + offset[0], x.type, x.size, p, 0.0f);
+        float r[CHUNKS][kf_step<TYPE>] = {};
+        if (residual.data)
+            kf_row_load<TYPE, CHUNKS>(r, residual.data + offset[1], residual.type, residual.size, p, 0.0f);
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++)
 #pragma unroll
-            for (int e = 0; e < STEP; e++) s[i][e] += r[i][e];
+            for (int e = 0; e < kf_step<TYPE>; e++) s[i][e] = residual.data ? s[i][e] + r[i][e] : s[i][e];
     }
-    const int round_to = a.cast == KF_CAST_END ? KF_ROW_F32 : TYPE ? TYPE : sum.data ? sum.type : x.type;
+    normalise<TYPE, CHUNKS>(a, p, sum.data + offset[3], s, room);
+    if constexpr (TYPE != 0) {
+        apply_weights<TYPE, CHUNKS>(s, a, weight);
+    } else if (a.weight) {
+        float w[CHUNKS][kf_step<TYPE>];
+        kf_row_load<TYPE, CHUNKS>(w, a.weight, a.weight_type, a.weight_size, p, 0.0f);
 #pragma unroll
-    for (int i = 0; i < CHUNKS; i++)
+        for (int i = 0; i < CHUNKS; i++)
 #pragma unroll
-        for (int e = 0; e < STEP; e++) {
-            s[i][e] = kf_element_round(s[i][e], round_to);
-            squares = fmaf(s[i][e], s[i][e], squares);
-        }
-    if (sum.data) kf_row_store<TYPE, CHUNKS>(sum.data + offset[3], sum.type, sum.size, p, s);
-    squares = kf_row_reduce_all<kf_add>(squares, p, a.rows.cluster, room[0]);
-    float inverse = rsqrtf(squares / (float)a.rows.n + a.eps);
-    const bool lost = squares_lost(squares, a.eps);
-    if (__any_sync(0xffffffffu, lost)) inverse = rescue<TYPE, CHUNKS>(a, p, lost, inverse, s, room[1], room[2]);
-
-    const int cast_to = a.cast == KF_CAST_LLAMA ? TYPE ? TYPE : x.type : KF_ROW_F32;
-#pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-        float w[STEP];
-        if constexpr (TYPE != 0) weight_values<TYPE>(a, weight[i], w);
-#pragma unroll
-        for (int e = 0; e < STEP; e++) {
-            if constexpr (TYPE == 0) {
-                const int32_t at = kf_row_at<TYPE>(p, i, e);
-                w[e] = a.weight && at < p.end
-                           ? a.weight_offset + kf_element_load(a.weight + (int64_t)at * a.weight_size, a.weight_type)
-                           : 1.0f;
-            }
-            s[i][e] = kf_element_round(s[i][e] * inverse, cast_to) * w[e];
-        }
+            for (int e = 0; e < kf_step<TYPE>; e++) s[i][e] *= a.weight_offset + w[i][e];
     }
     kf_row_store<TYPE, CHUNKS>(y.data + offset[2], y.type, y.size, p, s);
-    if (a.rows.cluster > 1) kf_cluster_barrier(); // the others have read this block's sum
+}
+
+enum { RING = KF_RMSNORM_RING }; // rows in shared memory, RING - 1 of them on their way
+
+// Slot `slot` of the ring is [x | residual], each CHUNKS pieces of one chunk a thread.
+template <int TYPE, int CHUNKS>
+__global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_ring_kernel(const __grid_constant__ kf_cuda_rmsnorm a) {
+    extern __shared__ uint4 ring[];
+    __shared__ kf_row_room room[2][3];
+    kf_row_part p = kf_row_find<TYPE, CHUNKS>(a.rows);
+    const kf_cuda_rows_view &x = a.view[0], &residual = a.view[1], &y = a.view[2], &sum = a.view[3];
+    const int32_t slot_chunks = (residual.data ? 2 : 1) * CHUNKS * p.group;
+    kf_launch_dependents();
+    uint4 weight[CHUNKS];
+    load_weights<TYPE, CHUNKS>(weight, a, p);
+    kf_wait_for_previous();
+
+    auto ask = [&](uint32_t row, int slot) {
+        const uint32_t to = kf_shared(ring + slot * slot_chunks + p.thread);
+        const char *from = x.data + row * x.stride[0], *with = residual.data + row * residual.stride[0];
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            const int32_t at = kf_row_at<TYPE>(p, i, 0);
+            if (row >= a.rows.rows || at >= p.end) continue;
+            kf_copy16(to + i * p.group * 16, from + (int64_t)at * (16 / kf_step<TYPE>));
+            if (residual.data) kf_copy16(to + (CHUNKS + i) * p.group * 16, with + (int64_t)at * (16 / kf_step<TYPE>));
+        }
+        kf_copy_commit(); // of none at the end, so that the count below holds
+    };
+    for (int slot = 0; slot < RING - 1; slot++) ask(p.row + slot * gridDim.x, slot);
+    int slot = 0;
+    for (uint32_t turn = 0; p.row < a.rows.rows; turn++) {
+        ask(p.row + (RING - 1) * gridDim.x, slot == 0 ? RING - 1 : slot - 1);
+        kf_copy_wait<RING - 1>();
+        const uint4 *held = ring + slot * slot_chunks + p.thread;
+        uint4 first[CHUNKS], second[CHUNKS];
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            const bool has = kf_row_has<TYPE>(p, i, 0);
+            first[i] = has ? held[i * p.group] : make_uint4(0, 0, 0, 0);
+            second[i] = has && residual.data ? held[(CHUNKS + i) * p.group] : make_uint4(0, 0, 0, 0);
+        }
+        float s[CHUNKS][kf_step<TYPE>];
+        unpack_sum<TYPE, CHUNKS>(s, first, second, residual.data != NULL);
+        normalise<TYPE, CHUNKS>(a, p, sum.data + p.row * sum.stride[0], s, room[turn & 1]);
+        apply_weights<TYPE, CHUNKS>(s, a, weight);
+        kf_row_store<TYPE, CHUNKS>(y.data + p.row * y.stride[0], y.type, y.size, p, s);
+        p.row += gridDim.x;
+        slot = slot + 1 == RING ? 0 : slot + 1;
+    }
 }
 
 // ------------------------------------------------------------------------------------------------------------ long rows
@@ -155,7 +249,7 @@ __global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_long_kernel(const __
         squares = fmaf(s, s, squares);
     }
     squares = kf_row_reduce<kf_add>(squares, blockDim.x, room[0]);
-    float inverse = rsqrtf(squares / (float)n + a.eps);
+    float inverse = rsqrtf(fmaf(squares, a.inverse_n, a.eps));
     int power = 0; // what is normalised is s 2^-power
     if (squares_lost(squares, a.eps)) {
         float most = 0.0f, scaled = 0.0f;
@@ -167,7 +261,7 @@ __global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_long_kernel(const __
             scaled = fmaf(s, s, scaled);
         }
         scaled = kf_row_reduce<kf_add>(scaled, blockDim.x, room[2]);
-        if (most > 0.0f && most < INFINITY) inverse = inverse_of(scaled, n, a.eps, power);
+        if (most > 0.0f && most < INFINITY) inverse = inverse_of(a, scaled, power);
     }
     const int cast_to = a.cast == KF_CAST_LLAMA ? x.type : KF_ROW_F32;
 #pragma unroll 4
@@ -175,23 +269,31 @@ __global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_long_kernel(const __
         const float s = sum_at(a, offset, at, round_to);
         const float w =
             a.weight ? a.weight_offset + kf_element_load(a.weight + at * a.weight_size, a.weight_type) : 1.0f;
-        if (sum.data) kf_element_store(sum.data + offset[3] + at * sum.size, sum.type, s);
         const float scaled = power ? kf_scale_by_power(s, -power) : s;
+        if (sum.data) kf_element_store(sum.data + offset[3] + at * sum.size, sum.type, s);
         kf_element_store(y.data + offset[2] + at * y.size, y.type, kf_element_round(scaled * inverse, cast_to) * w);
     }
 }
 
 // ---------------------------------------------------------------------------------------------------------------- table
 
-#define KERNEL(type, chunks, name)                                                                                     \
-    { type, chunks, KF_ROWS_BLOCK, (const void *)kf_rmsnorm_kernel<type, chunks>, name }
-#define KERNELS(type, name) KERNEL(type, 1, name), KERNEL(type, 2, name), KERNEL(type, 4, name)
+#define KERNEL(kernel, type, chunks, name)                                                                             \
+    { type, chunks, KF_ROWS_BLOCK, (const void *)kernel<type, chunks>, name }
+#define KERNELS(kernel, type, name)                                                                                    \
+    KERNEL(kernel, type, 1, name), KERNEL(kernel, type, 2, name), KERNEL(kernel, type, 4, name)
+#define RING_KERNELS(kernel, type, name) KERNEL(kernel, type, 2, name), KERNEL(kernel, type, 4, name)
 
 extern "C" const kf_cuda_rows_kernel kf_cuda_rmsnorm_kernels[] = {
-    KERNELS(KF_ROW_F32, "a row in registers, 16-byte chunks"),
-    KERNELS(KF_ROW_F16, "a row in registers, 16-byte chunks"),
-    KERNELS(KF_ROW_BF16, "a row in registers, 16-byte chunks"),
-    KERNELS(0, "a row in registers, any dtypes and addresses"),
+    KERNELS(kf_rmsnorm_kernel, KF_ROW_F32, "a row in registers, 16-byte chunks"),
+    KERNELS(kf_rmsnorm_kernel, KF_ROW_F16, "a row in registers, 16-byte chunks"),
+    KERNELS(kf_rmsnorm_kernel, KF_ROW_BF16, "a row in registers, 16-byte chunks"),
+    KERNELS(kf_rmsnorm_kernel, 0, "a row in registers, any dtypes and addresses"),
+    {},
+};
+extern "C" const kf_cuda_rows_kernel kf_cuda_rmsnorm_ring_kernels[] = {
+    RING_KERNELS(kf_rmsnorm_ring_kernel, KF_ROW_F32, "many rows through a ring, 16-byte chunks"),
+    RING_KERNELS(kf_rmsnorm_ring_kernel, KF_ROW_F16, "many rows through a ring, 16-byte chunks"),
+    RING_KERNELS(kf_rmsnorm_ring_kernel, KF_ROW_BF16, "many rows through a ring, 16-byte chunks"),
     {},
 };
 extern "C" const kf_cuda_rows_kernel kf_cuda_rmsnorm_long_kernels[] = {

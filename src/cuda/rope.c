@@ -69,8 +69,8 @@ static kf_status check_items(const char *op, int64_t H, int64_t items) {
 }
 
 static kf_status prepare_both(const kf_op *op, const kf_cuda_rows_kernel *table, int type, const char *what) {
-    KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(table, type, 0), what));
-    return kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(table, 0, 0), what);
+    KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(table, type, 0), 0, what));
+    return kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(table, 0, 0), 0, what);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- rope

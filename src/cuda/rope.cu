@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(KF_ROPE_THREADS) kf_rope_kernel(const __grid_c
         const int32_t rest = i - p.h * per_head;
         p.position = rest / a.items;
         p.item = kf_item_find<TYPE>(rest - p.position * a.items, pairs, a.turns.pairing);
-        p.b = kf_divide(tile.first + p.position, a.N);
+        p.b = (uint32_t)(tile.first + p.position) / (uint32_t)a.N;
         p.n = tile.first + p.position - p.b * a.N;
         return p;
     };
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(KF_ROPE_THREADS) kf_rope_kernel(const __grid_c
     }
     for (int32_t t = threadIdx.x; t < tile.count * pairs; t += KF_ROPE_THREADS) {
         const int32_t p = t / pairs, c = t - p * pairs;
-        const int64_t b = kf_divide(tile.first + p, a.N), n = tile.first + p - b * a.N;
+        const int64_t b = (uint32_t)(tile.first + p) / (uint32_t)a.N, n = tile.first + p - b * a.N;
         const double position =
             a.turns.positions ? (double)kf_integer_load(a.turns.positions, a.turns.positions_wide,
                                                         b * a.turns.position_stride[0] + n * a.turns.position_stride[1])

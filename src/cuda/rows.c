@@ -43,7 +43,7 @@ static void describe_rows(kf_cuda_rows *r, kf_cuda_rows_view *views, const rows_
                                    source[v].from->stride[source[v].skip + i] * views[v].size * shape[i];
         const int at = shape[i] == 1 ? -1 : inside ? dims - 1 : dims++;
         if (at < 0) continue;
-        r->shape[at] = inside ? r->shape[at] * shape[i] : shape[i];
+        r->shape[at] = (uint32_t)shape[i] * (inside ? r->shape[at] : 1);
         for (int v = 0; v < count; v++)
             views[v].stride[at] = source[v].from->stride[source[v].skip + i] * views[v].size;
     }
@@ -76,10 +76,11 @@ const kf_cuda_rows_kernel *kf_cuda_rows_find(const kf_cuda_rows_kernel *table, i
     return NULL;
 }
 
-kf_status kf_cuda_rows_prepare(const kf_context *context, const kf_cuda_rows_kernel *kernel, const char *what) {
+kf_status kf_cuda_rows_prepare(const kf_context *context, const kf_cuda_rows_kernel *kernel, int32_t shared,
+                               const char *what) {
     int before = 0;
     KF_TRY(kf_cuda_enter(kf_cuda(context), &before));
-    const kf_status status = kf_cuda_prepare_kernel(kernel->function, 0, what);
+    const kf_status status = kf_cuda_prepare_kernel(kernel->function, shared, what);
     kf_cuda_leave(kf_cuda(context), before);
     return status;
 }
@@ -89,55 +90,71 @@ kf_status kf_cuda_rows_check_blocks(const char *op, int64_t blocks) {
     return kf_fail(KF_UNSUPPORTED, "%s: %lld thread blocks; the cuda backend allows 2^31 - 1", op, (long long)blocks);
 }
 
-// How rows of n elements are dealt out.
-typedef struct deal {
-    int32_t group, per_block, cluster, chunks;
-} deal;
-
-// Chosen by the row's length alone, so that a row's bits do not depend on how many there are. false: too long for registers.
-// Blocks of up to PREFERRED threads: several then share a multiprocessor, and one loads while another adds up.
-static bool deal_rows(const kf_cuda_device *device, int64_t n, int64_t step, deal *d) {
-    enum { PREFERRED = 256 };
-    const int64_t steps = n > 0 ? kf_cuda_divide_up(n, step) : 1;
-    *d = (deal){.per_block = 1, .cluster = 1, .chunks = KF_ROWS_CHUNKS};
-    if (steps <= WARP * KF_ROWS_CHUNKS) { // a warp, or a part of it
-        d->group = 1;
-        while (d->group < WARP && d->group < steps) d->group *= 2;
-        d->chunks = steps <= WARP ? 1 : steps <= 2 * WARP ? 2 : 4;
-        d->per_block = KF_ROWS_THREADS / d->group;
-        return true;
-    }
-    const int64_t threads = kf_cuda_divide_up(steps, KF_ROWS_CHUNKS);
-    if (kf_cuda_is_hopper(device))
-        while (d->cluster < KF_ROWS_CLUSTER && kf_cuda_divide_up(threads, d->cluster) > PREFERRED) d->cluster *= 2;
-    d->group = (int32_t)(kf_cuda_divide_up(kf_cuda_divide_up(threads, d->cluster), WARP) * WARP);
-    return kf_cuda_divide_up(threads, d->cluster) <= KF_ROWS_BLOCK;
+// Row arithmetic on the device is 32-bit; addresses are not.
+static kf_status check_rows(const char *op, int64_t rows) {
+    if (rows <= INT32_MAX) return KF_OK;
+    return kf_fail(KF_UNSUPPORTED, "%s: %lld rows; the cuda backend allows 2^31 - 1", op, (long long)rows);
 }
 
-static int64_t blocks_of(const deal *d, int64_t rows) { return kf_cuda_divide_up(rows, d->per_block) * d->cluster; }
+// How rows of n elements are dealt out, and what the kernel at hand likes best.
+typedef struct deal {
+    int32_t group, cluster, chunks;
+} deal;
+typedef struct taste {
+    int32_t chunks;  // that a thread keeps, while its block has at most `threads`
+    int32_t threads; // 0: no clusters, else blocks of a cluster have at most as many, while it can be
+} taste;
+
+// Chosen by the row's length alone, so that a row's bits do not depend on how many there are. false: too long for registers.
+static bool deal_rows(const kf_cuda_device *device, int64_t n, int64_t step, const taste *like, deal *d) {
+    const int64_t steps = n > 0 ? kf_cuda_divide_up(n, step) : 1;
+    *d = (deal){.cluster = 1, .chunks = like->chunks};
+    if (steps <= WARP * like->chunks) { // a warp, or a part of it
+        d->group = 1;
+        while (d->group < WARP && d->group < steps) d->group *= 2;
+        d->chunks = steps <= WARP ? 1 : steps <= 2 * WARP ? 2 : KF_ROWS_CHUNKS;
+        return true;
+    }
+    if (!like->threads && steps > (int64_t)KF_ROWS_BLOCK * d->chunks) d->chunks = KF_ROWS_CHUNKS;
+    int64_t threads = kf_cuda_divide_up(steps, d->chunks);
+    if (like->threads && kf_cuda_is_hopper(device))
+        while (d->cluster < KF_ROWS_CLUSTER && kf_cuda_divide_up(threads, d->cluster) > like->threads) d->cluster *= 2;
+    threads = kf_cuda_divide_up(threads, d->cluster);
+    d->group = (int32_t)(kf_cuda_divide_up(threads, WARP) * WARP);
+    return threads <= KF_ROWS_BLOCK;
+}
+
+// Rows of a block.
+static int64_t rows_together(const deal *d) { return d->group <= WARP ? KF_ROWS_THREADS / d->group : 1; }
+
+static int64_t blocks_of(const deal *d, int64_t rows) { return kf_cuda_divide_up(rows, rows_together(d)) * d->cluster; }
 
 // Loads what tensors of these dtypes may want of a table, by the rows' length.
 static kf_status prepare_rows(const kf_op *op, const char *name, const kf_cuda_rows_kernel *table, int type,
-                              int64_t rows, int64_t n) {
+                              int64_t rows, int64_t n, const taste *like) {
     const int types[2] = {0, type};
     for (int i = 0; i < (type ? 2 : 1); i++) {
         deal d;
-        deal_rows(kf_cuda(op->context), n, step_of(types[i]), &d);
+        deal_rows(kf_cuda(op->context), n, step_of(types[i]), like, &d);
         KF_TRY(kf_cuda_rows_check_blocks(name, blocks_of(&d, rows)));
-        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(table, types[i], d.chunks), name));
+        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(table, types[i], d.chunks), 0, name));
     }
     return KF_OK;
 }
 
 static void set_rows(kf_cuda_rows *r, const deal *d, int64_t rows, int64_t n) {
-    r->rows = rows, r->n = n;
-    r->group = d->group, r->per_block = d->per_block, r->cluster = d->cluster;
+    r->rows = (uint32_t)rows, r->n = n;
+    r->group = d->group, r->cluster = d->cluster;
+    r->shift = d->group <= WARP ? 0 : -1;
+    while (d->group <= WARP && 1 << r->shift < d->group) r->shift++;
 }
 
 static kf_status launch_rows(const kf_op *op, const kf_cuda_rows_kernel *table, int type, const deal *d, int64_t rows,
                              const void *argument, const char *what) {
-    const kf_cuda_launch_shape shape = {
-        .blocks = blocks_of(d, rows), .threads = d->per_block * d->group, .cluster = d->cluster, .dependent = true};
+    const kf_cuda_launch_shape shape = {.blocks = blocks_of(d, rows),
+                                        .threads = (int32_t)rows_together(d) * d->group,
+                                        .cluster = d->cluster,
+                                        .dependent = true};
     return kf_cuda_launch(kf_cuda(op->context), kf_cuda_rows_find(table, type, d->chunks)->function, &shape, argument,
                           what);
 }
@@ -162,6 +179,10 @@ enum {
     SEGMENTS_PER_PROCESSOR = 4, // blocks that share a multiprocessor
 };
 
+// 32 elements a thread: 256 threads, and more in a cluster. Several blocks then share a multiprocessor, and one loads while
+// another adds up.
+static const taste softmax_taste = {.chunks = 4, .threads = 256};
+
 static int softmax_type(const kf_softmax_problem *p) { return common_type((const kf_view *const[]){&p->x, &p->y}, 2); }
 
 static void cut_long_rows(const kf_op *op, softmax_plan *plan) {
@@ -180,15 +201,17 @@ static kf_status plan_softmax(kf_op *op) {
     deal d;
     op->plan.phases = 1;
     if (p->options.rows == 0) return KF_OK;
-    if (deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &d))
-        return prepare_rows(op, "softmax", kf_cuda_softmax_kernels, type, p->options.rows, p->options.n);
+    KF_TRY(check_rows("softmax", p->options.rows));
+    if (deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &softmax_taste, &d))
+        return prepare_rows(op, "softmax", kf_cuda_softmax_kernels, type, p->options.rows, p->options.n,
+                            &softmax_taste);
     cut_long_rows(op, plan);
     KF_TRY(kf_cuda_rows_check_blocks("softmax", p->options.rows * plan->segments));
     op->plan.shared_bytes = (size_t)(p->options.rows * plan->segments) * 2 * sizeof(float);
     for (int i = 0; i < (type ? 2 : 1); i++) {
-        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_softmax_state_kernels, i ? type : 0, 0),
+        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_softmax_state_kernels, i ? type : 0, 0), 0,
                                     "softmax"));
-        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_softmax_apply_kernels, i ? type : 0, 0),
+        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_softmax_apply_kernels, i ? type : 0, 0), 0,
                                     "softmax"));
     }
     return KF_OK;
@@ -204,7 +227,7 @@ kf_status kf_cuda_softmax_launch(const kf_op *op, char *workspace) {
     describe_rows(&a.rows, a.view, source, 3, p->x.ndim - 1, p->x.shape);
     const int same = softmax_type(p), type = all_aligned(views, 2, p->options.n, same) ? same : 0;
     deal d;
-    deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &d);
+    deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &softmax_taste, &d);
     set_rows(&a.rows, &d, p->options.rows, p->options.n);
     if (!plan->segment)
         return launch_rows(op, kf_cuda_softmax_kernels, type, &d, p->options.rows, &a, "softmax: launch");
@@ -220,28 +243,69 @@ kf_status kf_cuda_softmax_launch(const kf_op *op, char *workspace) {
 
 enum { RMSNORM_VIEWS = 4 };
 
+// 16 elements a thread (fp32: 8): with 32 a multiprocessor holds half as many threads, and half as many bytes are on their way.
+static const taste rmsnorm_taste = {.chunks = 2};
+
+typedef struct rmsnorm_plan {
+    int32_t is_long;
+    int32_t ring_blocks; // of a multiprocessor; 0: rows are too few, or shorter than a block
+    int32_t ring_shared; // bytes of a block
+} rmsnorm_plan;
+
+// Rounds that blocks which stay must have, so that most rows are on their way before their turn.
+enum { RING_ROUNDS = 3 };
+
 static int rmsnorm_type(const kf_rmsnorm_problem *p) {
     return common_type((const kf_view *const[]){&p->x, &p->residual, &p->y, &p->sum, &p->weight}, RMSNORM_VIEWS + 1);
 }
 
-static bool rmsnorm_is_long(const kf_op *op) {
+static kf_status plan_ring(const kf_op *op, const deal *d, int type, rmsnorm_plan *plan) {
     const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
-    deal d;
-    return !deal_rows(kf_cuda(op->context), p->options.n, step_of(rmsnorm_type(p)), &d);
+    const kf_cuda_device *device = kf_cuda(op->context);
+    const kf_cuda_rows_kernel *kernel = kf_cuda_rows_find(kf_cuda_rmsnorm_ring_kernels, type, d->chunks);
+    if (!kernel || d->group <= WARP) return KF_OK;
+    const int32_t shared = KF_RMSNORM_RING * (kf_present(&p->residual) ? 2 : 1) * d->chunks * d->group * KF_CUDA_CHUNK;
+    int blocks = 0;
+    if (shared > device->shared_limit) return KF_OK;
+    KF_TRY(kf_cuda_rows_prepare(op->context, kernel, shared, "rmsnorm"));
+    KF_TRY(kf_cuda_check(
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel->function, d->group, (size_t)shared), "rmsnorm"));
+    if (p->options.rows <= (RING_ROUNDS - 1) * (int64_t)blocks * device->multiprocessors) return KF_OK;
+    plan->ring_blocks = blocks;
+    plan->ring_shared = shared;
+    return KF_OK;
 }
 
 static kf_status plan_rmsnorm(kf_op *op) {
     const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
+    rmsnorm_plan *plan = (rmsnorm_plan *)op->plan.word;
+    const int type = rmsnorm_type(p);
+    deal d;
     op->plan.phases = 1;
     if (p->options.rows == 0 || p->options.n == 0) return KF_OK;
-    if (!rmsnorm_is_long(op))
-        return prepare_rows(op, "rmsnorm", kf_cuda_rmsnorm_kernels, rmsnorm_type(p), p->options.rows, p->options.n);
-    KF_TRY(kf_cuda_rows_check_blocks("rmsnorm", p->options.rows));
-    return kf_cuda_rows_prepare(op->context, kf_cuda_rmsnorm_long_kernels, "rmsnorm");
+    KF_TRY(check_rows("rmsnorm", p->options.rows));
+    plan->is_long = !deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &rmsnorm_taste, &d);
+    if (plan->is_long) return kf_cuda_rows_prepare(op->context, kf_cuda_rmsnorm_long_kernels, 0, "rmsnorm");
+    if (type) KF_TRY(plan_ring(op, &d, type, plan));
+    return prepare_rows(op, "rmsnorm", kf_cuda_rmsnorm_kernels, type, p->options.rows, p->options.n, &rmsnorm_taste);
+}
+
+// As many blocks as have room, less those that would only shorten the last round.
+static kf_status launch_ring(const kf_op *op, const rmsnorm_plan *plan, int type, const deal *d,
+                             const kf_cuda_rmsnorm *a) {
+    const kf_cuda_device *device = kf_cuda(op->context);
+    const int64_t rows = a->rows.rows, room = (int64_t)plan->ring_blocks * device->multiprocessors;
+    const kf_cuda_launch_shape shape = {.blocks = kf_cuda_divide_up(rows, kf_cuda_divide_up(rows, room)),
+                                        .threads = d->group,
+                                        .shared = plan->ring_shared,
+                                        .dependent = true};
+    return kf_cuda_launch(device, kf_cuda_rows_find(kf_cuda_rmsnorm_ring_kernels, type, d->chunks)->function, &shape, a,
+                          "rmsnorm: launch");
 }
 
 kf_status kf_cuda_rmsnorm_launch(const kf_op *op, char *workspace) {
     const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
+    const rmsnorm_plan *plan = (const rmsnorm_plan *)op->plan.word;
     const kf_view *const views[] = {&p->x, &p->residual, &p->y, &p->sum, &p->weight};
     (void)workspace;
     if (p->options.rows == 0 || p->options.n == 0) return KF_OK;
@@ -250,21 +314,35 @@ kf_status kf_cuda_rmsnorm_launch(const kf_op *op, char *workspace) {
                          .weight_size = (int32_t)kf_type_size(p->weight.type),
                          .cast = p->options.cast,
                          .eps = p->options.eps,
-                         .weight_offset = p->options.weight_offset};
+                         .weight_offset = p->options.weight_offset,
+                         .inverse_n = 1.0f / (float)p->options.n};
     const rows_source source[RMSNORM_VIEWS] = {{&p->x, 0}, {&p->residual, 0}, {&p->y, 0}, {&p->sum, 0}};
     describe_rows(&a.rows, a.view, source, RMSNORM_VIEWS, p->x.ndim - 1, p->x.shape);
     const int same = rmsnorm_type(p), type = all_aligned(views, RMSNORM_VIEWS + 1, p->options.n, same) ? same : 0;
     deal d;
-    deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &d);
+    deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &rmsnorm_taste, &d);
     set_rows(&a.rows, &d, p->options.rows, p->options.n);
-    if (!rmsnorm_is_long(op))
-        return launch_rows(op, kf_cuda_rmsnorm_kernels, type, &d, p->options.rows, &a, "rmsnorm: launch");
-    return kf_cuda_rows_launch(op, kf_cuda_rmsnorm_long_kernels, p->options.rows, &a, "rmsnorm: launch");
+    if (plan->is_long)
+        return kf_cuda_rows_launch(op, kf_cuda_rmsnorm_long_kernels, p->options.rows, &a, "rmsnorm: launch");
+    if (type && plan->ring_blocks && a.rows.dims == 1) return launch_ring(op, plan, type, &d, &a);
+    return launch_rows(op, kf_cuda_rmsnorm_kernels, type, &d, p->options.rows, &a, "rmsnorm: launch");
 }
 
 // -------------------------------------------------------------------------------------------------------------- swiglu
 
-// A kernel's blocks, by the chunks (type 0: elements) of all rows.
+// Elements that a thread moves at a time: a chunk, or one.
+static int64_t swiglu_step(int type) { return type ? step_of(type) : 1; }
+
+// A thread has two chunks where all multiprocessors are full of threads several times over even so.
+static const kf_cuda_rows_kernel *swiglu_kernel(const kf_op *op, int type) {
+    enum { FULL = 2048, TIMES = 4 };
+    const kf_swiglu_problem *p = &op->problem.swiglu;
+    const int64_t total = p->options.rows * p->options.n / swiglu_step(type);
+    if (!type) return kf_cuda_rows_find(kf_cuda_swiglu_kernels, 0, 0);
+    return kf_cuda_rows_find(kf_cuda_swiglu_kernels, type,
+                             total > 2 * TIMES * FULL * (int64_t)kf_cuda(op->context)->multiprocessors ? 2 : 1);
+}
+
 static int64_t swiglu_blocks(const kf_cuda_rows_kernel *kernel, int64_t total) {
     return kf_cuda_divide_up(total, (int64_t)kernel->threads * kernel->chunks);
 }
@@ -276,9 +354,18 @@ static kf_status plan_swiglu(kf_op *op) {
     const int type = swiglu_type(p);
     op->plan.phases = 1;
     if (p->options.rows == 0 || p->options.n == 0) return KF_OK;
-    KF_TRY(kf_cuda_rows_check_blocks("swiglu", swiglu_blocks(kf_cuda_swiglu_kernels, p->options.rows * p->options.n)));
-    if (type) KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_swiglu_kernels, type, 0), "swiglu"));
-    return kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_swiglu_kernels, 0, 0), "swiglu");
+    if (p->options.rows > UINT32_MAX / p->options.n) // counted in 32 bits by the kernel of any dtypes
+        return kf_fail(KF_UNSUPPORTED, "swiglu: %lld rows of %lld elements; the cuda backend allows 2^32 elements",
+                       (long long)p->options.rows, (long long)p->options.n);
+    if (type) KF_TRY(kf_cuda_rows_prepare(op->context, swiglu_kernel(op, type), 0, "swiglu"));
+    return kf_cuda_rows_prepare(op->context, swiglu_kernel(op, 0), 0, "swiglu");
+}
+
+// Whether all rows together are one long row in each tensor.
+static bool is_flat(const kf_cuda_rows *r, const kf_cuda_rows_view *views, int count, int64_t n) {
+    bool flat = r->dims == 1;
+    for (int v = 0; v < count; v++) flat &= r->shape[0] == 1 || views[v].stride[0] == n * views[v].size;
+    return flat;
 }
 
 kf_status kf_cuda_swiglu_launch(const kf_op *op, char *workspace) {
@@ -287,11 +374,12 @@ kf_status kf_cuda_swiglu_launch(const kf_op *op, char *workspace) {
     (void)workspace;
     if (p->options.rows == 0 || p->options.n == 0) return KF_OK;
     const int same = swiglu_type(p), type = all_aligned(views, 3, p->options.n, same) ? same : 0;
-    kf_cuda_swiglu a = {.chunks = type ? p->options.n / step_of(type) : p->options.n};
-    a.total = a.chunks * p->options.rows;
+    kf_cuda_swiglu a = {.chunks = (uint32_t)(p->options.n / swiglu_step(type))};
+    a.total = a.chunks * (uint32_t)p->options.rows;
     const rows_source source[] = {{&p->gate, 0}, {&p->up, 0}, {&p->y, 0}};
     describe_rows(&a.rows, a.view, source, 3, p->y.ndim - 1, p->y.shape);
-    const kf_cuda_rows_kernel *kernel = kf_cuda_rows_find(kf_cuda_swiglu_kernels, type, 0);
+    a.flat = is_flat(&a.rows, a.view, 3, p->options.n);
+    const kf_cuda_rows_kernel *kernel = swiglu_kernel(op, type);
     return kf_cuda_rows_launch(op, kernel, swiglu_blocks(kernel, a.total), &a, "swiglu: launch");
 }
 
@@ -304,12 +392,17 @@ static int64_t merge_total(const kf_merge_states_problem *p) {
     return p->options.rows * (p->options.n ? pieces_of(p->options.n) : 1);
 }
 
+// Pieces are counted in 32 bits.
+static kf_status check_pieces(const char *op, int64_t pieces) {
+    if (pieces <= INT32_MAX) return KF_OK;
+    return kf_fail(KF_UNSUPPORTED, "%s: the output has %lld pieces of 8 elements; the cuda backend allows 2^31 - 1", op,
+                   (long long)pieces);
+}
+
 static kf_status plan_merge_states(kf_op *op) {
-    const kf_cuda_rows_kernel *kernel = kf_cuda_merge_states_kernels;
     op->plan.phases = 1;
-    KF_TRY(kf_cuda_rows_check_blocks("merge_states",
-                                     kf_cuda_divide_up(merge_total(&op->problem.merge_states), kernel->threads)));
-    return kf_cuda_rows_prepare(op->context, kernel, "merge_states");
+    KF_TRY(check_pieces("merge_states", merge_total(&op->problem.merge_states)));
+    return kf_cuda_rows_prepare(op->context, kf_cuda_merge_states_kernels, 0, "merge_states");
 }
 
 kf_status kf_cuda_merge_states_launch(const kf_op *op, char *workspace) {
@@ -320,11 +413,11 @@ kf_status kf_cuda_merge_states_launch(const kf_op *op, char *workspace) {
     kf_cuda_merge_states a = {.part_stride = p->o_parts.stride[0] * kf_type_size(p->o_parts.type),
                               .lse_stride = p->lse_parts.stride[0] * (int64_t)sizeof(float),
                               .parts = p->options.parts,
-                              .total = merge_total(p)};
-    a.chunks = a.total / p->options.rows;
+                              .total = (uint32_t)merge_total(p)};
+    a.chunks = a.total / (uint32_t)p->options.rows;
     a.aligned = p->options.n > 0 && p->options.n % KF_ROWS_SINGLES == 0 &&
                 kf_cuda_aligned(&p->o_parts, p->o_parts.ndim - 1) && kf_cuda_aligned(&p->o, p->o.ndim - 1);
-    a.rows.rows = p->options.rows, a.rows.n = p->options.n;
+    a.rows.rows = (uint32_t)p->options.rows, a.rows.n = p->options.n;
     const rows_source source[] = {{&p->o_parts, 1}, {&p->lse_parts, 1}, {&p->o, 0}, {&p->lse, 0}};
     describe_rows(&a.rows, a.view, source, 4, p->o.ndim - 1, p->o.shape);
     return kf_cuda_rows_launch(op, kernel, kf_cuda_divide_up(a.total, kernel->threads), &a, "merge_states: launch");
@@ -335,11 +428,9 @@ kf_status kf_cuda_merge_states_launch(const kf_op *op, char *workspace) {
 static int64_t embedding_total(const kf_embedding_problem *p) { return p->options.T * pieces_of(p->options.N); }
 
 static kf_status plan_embedding(kf_op *op) {
-    const kf_cuda_rows_kernel *kernel = kf_cuda_embedding_kernels;
     op->plan.phases = 1;
-    KF_TRY(kf_cuda_rows_check_blocks("embedding",
-                                     kf_cuda_divide_up(embedding_total(&op->problem.embedding), kernel->threads)));
-    return kf_cuda_rows_prepare(op->context, kernel, "embedding");
+    KF_TRY(check_pieces("embedding", embedding_total(&op->problem.embedding)));
+    return kf_cuda_rows_prepare(op->context, kf_cuda_embedding_kernels, 0, "embedding");
 }
 
 kf_status kf_cuda_embedding_launch(const kf_op *op, char *workspace) {
@@ -358,8 +449,8 @@ kf_status kf_cuda_embedding_launch(const kf_op *op, char *workspace) {
         .y_stride = p->y.stride[0] * kf_type_size(p->y.type),
         .id_stride = p->ids.stride[0] * kf_type_size(p->ids.type),
         .N = p->options.N,
-        .chunks = pieces_of(p->options.N),
-        .total = embedding_total(p),
+        .chunks = (uint32_t)pieces_of(p->options.N),
+        .total = (uint32_t)embedding_total(p),
         .type = p->table.type,
         .block_bytes = kf_block_bytes(p->table.type),
         .block_values = kf_block_values(p->table.type),

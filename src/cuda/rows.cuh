@@ -44,11 +44,6 @@ __device__ __forceinline__ int64_t kf_integer_load(const char *data, int wide, i
     return wide ? reinterpret_cast<const int64_t *>(data)[index] : reinterpret_cast<const int32_t *>(data)[index];
 }
 
-// a / b for a >= 0, b > 0: the 64-bit division, ten times as long, only where it is needed.
-__device__ __forceinline__ int64_t kf_divide(int64_t a, int64_t b) {
-    return (uint64_t)(a | b) >> 32 ? a / b : (uint32_t)a / (uint32_t)b;
-}
-
 // --------------------------------------------------------------------------------------------------------------- chunks
 
 // Elements of a thread's step.
@@ -125,13 +120,13 @@ __device__ __forceinline__ void kf_piece_store(char *at, int type, bool aligned,
 // Bytes from the beginning of each tensor to row `row`.
 template <int VIEWS>
 __device__ __forceinline__ void kf_row_offsets(const kf_cuda_rows &r, const kf_cuda_rows_view (&view)[VIEWS],
-                                               int64_t row, int64_t (&offset)[VIEWS]) {
-    int64_t rest = row;
+                                               uint32_t row, int64_t (&offset)[VIEWS]) {
+    uint32_t rest = row;
 #pragma unroll
     for (int v = 0; v < VIEWS; v++) offset[v] = 0;
 #pragma unroll 1
     for (int i = r.dims - 1; i > 0; i--) {
-        const int64_t next = kf_divide(rest, r.shape[i]), index = rest - next * r.shape[i];
+        const uint32_t next = rest / r.shape[i], index = rest - next * r.shape[i];
 #pragma unroll
         for (int v = 0; v < VIEWS; v++) offset[v] += index * view[v].stride[i];
         rest = next;
@@ -142,7 +137,7 @@ __device__ __forceinline__ void kf_row_offsets(const kf_cuda_rows &r, const kf_c
 
 // The row of this thread, and its place among those that share it: elements first .. end - 1 are this block's part.
 struct kf_row_part {
-    int64_t row;
+    uint32_t row;
     int32_t group, thread;
     int32_t first, end;
     bool there; // threads without a row go along, for warps reduce together
@@ -150,14 +145,21 @@ struct kf_row_part {
 
 template <int TYPE, int CHUNKS> __device__ __forceinline__ kf_row_part kf_row_find(const kf_cuda_rows &r) {
     kf_row_part p;
-    const uint32_t block = r.cluster > 1 ? blockIdx.x / r.cluster : blockIdx.x;
-    const int32_t part = CHUNKS * kf_step<TYPE> * r.group;
     p.group = r.group;
-    p.thread = r.per_block > 1 ? threadIdx.x & (r.group - 1) : threadIdx.x;
-    p.row = r.per_block > 1 ? (int64_t)block * r.per_block + threadIdx.x / (uint32_t)r.group : block;
+    p.first = 0;
+    p.end = (int32_t)r.n;
+    p.row = blockIdx.x;
+    p.thread = threadIdx.x;
+    if (r.shift >= 0) {
+        p.row = blockIdx.x * (blockDim.x >> r.shift) + (threadIdx.x >> r.shift);
+        p.thread = threadIdx.x & (r.group - 1);
+    } else if (r.cluster > 1) {
+        const int32_t part = CHUNKS * kf_step<TYPE> * r.group;
+        p.row = blockIdx.x / (uint32_t)r.cluster;
+        p.first = (blockIdx.x - p.row * r.cluster) * part;
+        p.end = min(p.end, p.first + part);
+    }
     p.there = p.row < r.rows;
-    p.first = r.cluster > 1 ? (blockIdx.x - block * r.cluster) * part : 0;
-    p.end = (int32_t)min(r.n, (int64_t)p.first + part);
     return p;
 }
 
@@ -167,21 +169,33 @@ template <int TYPE> __device__ __forceinline__ int32_t kf_row_at(const kf_row_pa
     return p.first + (chunk * kf_step<TYPE> + e) * p.group + p.thread;
 }
 
+// Whether the thread's step is in the row.
+template <int TYPE> __device__ __forceinline__ bool kf_row_has(const kf_row_part &p, int chunk, int e) {
+    return p.there && kf_row_at<TYPE>(p, chunk, e) < p.end;
+}
+
+// The thread's chunks as they are, zero where there are none. All loads of a kernel come before the first use of any.
+template <int TYPE, int CHUNKS>
+__device__ __forceinline__ void kf_row_load_raw(uint4 (&raw)[CHUNKS], const char *row, const kf_row_part &p) {
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        raw[i] = make_uint4(0, 0, 0, 0);
+        if (kf_row_has<TYPE>(p, i, 0))
+            raw[i] = kf_chunk_load(row + (int64_t)kf_row_at<TYPE>(p, i, 0) * (16 / kf_step<TYPE>));
+    }
+}
+
 // v = the thread's elements of a row, `fill` where there are none.
 template <int TYPE, int CHUNKS>
 __device__ __forceinline__ void kf_row_load(float (&v)[CHUNKS][kf_step<TYPE>], const char *row, int type, int size,
                                             const kf_row_part &p, float fill) {
     if constexpr (TYPE != 0) {
         uint4 raw[CHUNKS];
-#pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
-            const int32_t at = kf_row_at<TYPE>(p, i, 0);
-            if (p.there && at < p.end) raw[i] = kf_chunk_load(row + (int64_t)at * (16 / kf_step<TYPE>));
-        }
+        kf_row_load_raw<TYPE, CHUNKS>(raw, row, p);
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
             kf_chunk_unpack<TYPE>(raw[i], v[i]);
-            if (!(p.there && kf_row_at<TYPE>(p, i, 0) < p.end))
+            if (!kf_row_has<TYPE>(p, i, 0))
 #pragma unroll
                 for (int e = 0; e < kf_step<TYPE>; e++) v[i][e] = fill;
         }
@@ -189,10 +203,10 @@ __device__ __forceinline__ void kf_row_load(float (&v)[CHUNKS][kf_step<TYPE>], c
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++)
 #pragma unroll
-            for (int e = 0; e < kf_step<TYPE>; e++) {
-                const int32_t at = kf_row_at<TYPE>(p, i, e);
-                v[i][e] = p.there && at < p.end ? kf_element_load(row + (int64_t)at * size, type) : fill;
-            }
+            for (int e = 0; e < kf_step<TYPE>; e++)
+                v[i][e] = kf_row_has<TYPE>(p, i, e)
+                              ? kf_element_load(row + (int64_t)kf_row_at<TYPE>(p, i, e) * size, type)
+                              : fill;
     }
 }
 
@@ -202,15 +216,14 @@ __device__ __forceinline__ void kf_row_store(char *row, int type, int size, cons
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) {
         if constexpr (TYPE != 0) {
-            const int32_t at = kf_row_at<TYPE>(p, i, 0);
-            if (p.there && at < p.end)
-                kf_chunk_store(row + (int64_t)at * (16 / kf_step<TYPE>), kf_chunk_pack<TYPE>(v[i]));
+            if (kf_row_has<TYPE>(p, i, 0))
+                kf_chunk_store(row + (int64_t)kf_row_at<TYPE>(p, i, 0) * (16 / kf_step<TYPE>),
+                               kf_chunk_pack<TYPE>(v[i]));
         } else {
 #pragma unroll
-            for (int e = 0; e < kf_step<TYPE>; e++) {
-                const int32_t at = kf_row_at<TYPE>(p, i, e);
-                if (p.there && at < p.end) kf_element_store(row + (int64_t)at * size, type, v[i][e]);
-            }
+            for (int e = 0; e < kf_step<TYPE>; e++)
+                if (kf_row_has<TYPE>(p, i, e))
+                    kf_element_store(row + (int64_t)kf_row_at<TYPE>(p, i, e) * size, type, v[i][e]);
         }
     }
 }
@@ -228,7 +241,7 @@ struct kf_most { // NaN is left aside
 
 enum { KF_ROWS_WARPS = KF_ROWS_BLOCK / 32 };
 
-// One reduction's room in shared memory. Each is used once in a block's life, so that none waits for the one before.
+// One reduction's room in shared memory. Between two uses of one lies another reduction's barrier.
 struct kf_row_room {
     float warp[KF_ROWS_WARPS];
     float block;
@@ -249,8 +262,8 @@ template <class OP> __device__ __forceinline__ float kf_row_reduce(float x, int3
     return __shfl_sync(0xffffffffu, x, 0);
 }
 
-// And over the blocks that share it, in their order. The caller ends with a barrier of the cluster, for a block's shared
-// memory goes with it.
+// And over the blocks that share it, in their order. After its last reduction a kernel calls kf_row_leave, and
+// kf_row_left before it ends: a block's shared memory goes with it, and the others may still read there.
 template <class OP>
 __device__ __forceinline__ float kf_row_reduce_all(float x, const kf_row_part &p, int32_t cluster, kf_row_room &room) {
     x = kf_row_reduce<OP>(x, p.group, room);
@@ -258,8 +271,21 @@ __device__ __forceinline__ float kf_row_reduce_all(float x, const kf_row_part &p
     if (threadIdx.x == 0) room.block = x;
     kf_cluster_barrier();
     x = OP::identity();
+#pragma unroll 1
     for (int rank = 0; rank < cluster; rank++) x = OP::of(x, kf_cluster_float(kf_shared(&room.block), rank));
     return x;
+}
+
+__device__ __forceinline__ void kf_row_leave(int32_t cluster) {
+#if __CUDA_ARCH__ >= 900
+    // Nobody waits here to see what others have written, so nothing is flushed.
+    if (cluster > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void kf_row_left(int32_t cluster) {
+#if __CUDA_ARCH__ >= 900
+    if (cluster > 1) asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#endif
 }
 
 #endif

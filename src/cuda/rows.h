@@ -23,7 +23,8 @@ enum {
     KF_ROWS_THREADS = 128, // of a block that holds several rows
     KF_ROWS_BLOCK = 512,   // most threads of a block that holds one row: leaves each 128 registers
     KF_ROWS_CHUNKS = 4,    // most chunks that a thread keeps
-    KF_ROWS_CLUSTER = 8    // most blocks of a cluster on every Hopper
+    KF_ROWS_CLUSTER = 8,   // most blocks of a cluster on every Hopper
+    KF_RMSNORM_RING = 3    // rows that a block of the ring kernels has in shared memory
 };
 
 // A tensor [*, N], or [*] beside such ones. data is NULL where it is absent. Strides in bytes.
@@ -35,11 +36,11 @@ typedef struct kf_cuda_rows_view {
 
 // The dimensions before the last one, those that lie alike in all tensors merged, and how rows are dealt out.
 typedef struct kf_cuda_rows {
-    int64_t rows, n;
-    int64_t shape[KF_ROWS_DIMS];
-    int32_t dims;             // 1 or more
-    int32_t group, per_block; // threads of a row, rows of a block
-    int32_t cluster;          // blocks of a row
+    int64_t n;
+    uint32_t rows, shape[KF_ROWS_DIMS];
+    int32_t dims;         // 1 or more
+    int32_t group, shift; // threads of a row; its logarithm where blocks hold several rows, else -1
+    int32_t cluster;      // blocks of a row
 } kf_cuda_rows;
 
 typedef struct kf_cuda_softmax {
@@ -57,21 +58,23 @@ typedef struct kf_cuda_rmsnorm {
     const char *weight;
     int32_t weight_type, weight_size;
     int32_t cast;
-    float eps, weight_offset;
+    float eps, weight_offset, inverse_n; // inverse_n: 1 / n
 } kf_cuda_rmsnorm;
 
 typedef struct kf_cuda_swiglu {
     kf_cuda_rows rows;
     kf_cuda_rows_view view[3]; // gate, up, y
-    int64_t chunks, total;     // of a row; of all rows
+    uint32_t chunks, total;    // of a row; of all rows
+    int32_t flat;              // all tensors are compact: one row as long as all of them
 } kf_cuda_swiglu;
 
 typedef struct kf_cuda_merge_states {
     kf_cuda_rows rows;
     kf_cuda_rows_view view[4];       // o_parts, lse_parts (both of part 0), o, lse
     int64_t part_stride, lse_stride; // bytes from one part to the next
-    int64_t parts, chunks, total;    // pieces of a row (one where it is empty, for its lse); of all rows
-    int32_t aligned;                 // rows are whole pieces at multiples of 16 bytes
+    int64_t parts;
+    uint32_t chunks, total; // pieces of a row (one where it is empty, for its lse); of all rows
+    int32_t aligned;        // rows are whole pieces at multiples of 16 bytes
 } kf_cuda_merge_states;
 
 typedef struct kf_cuda_embedding {
@@ -136,9 +139,9 @@ typedef struct kf_cuda_rows_kernel {
 extern "C" {
 #endif
 extern const kf_cuda_rows_kernel kf_cuda_softmax_kernels[], kf_cuda_softmax_state_kernels[],
-    kf_cuda_softmax_apply_kernels[], kf_cuda_rmsnorm_kernels[], kf_cuda_rmsnorm_long_kernels[],
-    kf_cuda_swiglu_kernels[], kf_cuda_merge_states_kernels[], kf_cuda_embedding_kernels[], kf_cuda_rope_kernels[],
-    kf_cuda_kv_append_kernels[];
+    kf_cuda_softmax_apply_kernels[], kf_cuda_rmsnorm_kernels[], kf_cuda_rmsnorm_ring_kernels[],
+    kf_cuda_rmsnorm_long_kernels[], kf_cuda_swiglu_kernels[], kf_cuda_merge_states_kernels[],
+    kf_cuda_embedding_kernels[], kf_cuda_rope_kernels[], kf_cuda_kv_append_kernels[];
 #ifdef __cplusplus
 }
 #endif

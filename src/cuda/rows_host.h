@@ -19,7 +19,8 @@ bool kf_cuda_aligned(const kf_view *view, int dims);
 const kf_cuda_rows_kernel *kf_cuda_rows_find(const kf_cuda_rows_kernel *table, int type, int chunks);
 
 // When an op is planned: loads a kernel; and the number of blocks that its launch will have.
-kf_status kf_cuda_rows_prepare(const kf_context *context, const kf_cuda_rows_kernel *kernel, const char *what);
+kf_status kf_cuda_rows_prepare(const kf_context *context, const kf_cuda_rows_kernel *kernel, int32_t shared,
+                               const char *what);
 kf_status kf_cuda_rows_check_blocks(const char *op, int64_t blocks);
 
 // With the kernel's own number of threads.

@@ -87,11 +87,12 @@ __global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_softmax_kernel(const __grid_
     kf_row_load<TYPE, CHUNKS>(v, x.data + offset[0], x.type, x.size, p, -INFINITY);
     const origin o = origin_of(kf_row_reduce_all<kf_most>(largest(v), p, a.rows.cluster, room[0]));
     const float d = kf_row_reduce_all<kf_add>(exponentials(v, o), p, a.rows.cluster, room[1]);
+    kf_row_leave(a.rows.cluster);
     scale(v, inverse_of(d));
     kf_row_store<TYPE, CHUNKS>(y.data + offset[1], y.type, y.size, p, v);
     if (lse.data && p.there && p.thread == 0 && p.first == 0)
         *reinterpret_cast<float *>(lse.data + offset[2]) = lse_of(o, d);
-    if (a.rows.cluster > 1) kf_cluster_barrier(); // the others have read this block's d
+    kf_row_left(a.rows.cluster);
 }
 
 // ------------------------------------------------------------------------------------------------------------ long rows
@@ -100,14 +101,15 @@ enum { LONG_CHUNKS = 4, LONG_THREADS = 256 };
 
 // Segment of the block; its elements, a step of the block at a time.
 struct segment {
-    int64_t row, index, at, end;
+    uint32_t row, index;
+    int64_t at, end;
 };
 
 __device__ __forceinline__ segment segment_find(const kf_cuda_softmax &a) {
     segment s;
     s.row = blockIdx.x / (uint32_t)a.segments;
     s.index = blockIdx.x - s.row * a.segments;
-    s.at = s.index * a.segment;
+    s.at = (int64_t)s.index * a.segment;
     s.end = min(a.rows.n, s.at + a.segment);
     return s;
 }
@@ -155,7 +157,7 @@ __global__ void __launch_bounds__(LONG_THREADS) kf_softmax_apply_kernel(const __
     kf_launch_dependents();
     kf_row_offsets(a.rows, a.view, s.row, offset);
     kf_wait_for_previous();
-    const float2 *states = reinterpret_cast<const float2 *>(a.states) + s.row * a.segments;
+    const float2 *states = reinterpret_cast<const float2 *>(a.states) + (int64_t)s.row * a.segments;
     float m = -INFINITY, d = 0.0f;
     for (int i = threadIdx.x; i < a.segments; i += LONG_THREADS) m = fmaxf(m, states[i].x);
     m = kf_row_reduce<kf_most>(m, LONG_THREADS, room[0]);
