@@ -34,6 +34,7 @@ SHAPES = {
     "swiglu": "rows, N",
     "softmax": "rows, N",
     "linear": "rows of x, outputs, inputs",
+    "kv_append": "B, Hkv, N, D",
 }
 
 # The five shapes of every FlashAttention test, then what the published tables have.
@@ -62,6 +63,7 @@ RMSNORM = [(1, 4096), (64, 4096), (4096, 4096), (16384, 2048), (8192, 8192), (32
 SWIGLU = [(1, 11008), (4096, 11008), (8192, 14336), (32768, 5632)]
 SOFTMAX = [(32768, 1024), (4096, 8192), (64, 128256), (1, 128256)]
 LINEAR = [(1, 2048, 2048), (1, 256, 2048), (1, 5632, 2048), (1, 2048, 5632), (1, 32000, 2048), (512, 5632, 2048)]
+KV_APPEND = [(1, 8, 1, 128), (64, 8, 1, 128), (2, 8, 4096, 128), (1, 32, 8192, 128)]
 
 # Small enough for a processor of two cores.
 CPU_ATTENTION = [(1, 8, 8, 512, 64), (1, 8, 8, 2048, 64), (1, 32, 8, 1024, 128)]
@@ -87,6 +89,7 @@ def defaults(device: str) -> dict[str, list[tuple[int, ...]]]:
             "rope_attention": square(CPU_ATTENTION[1:]),
             **{op: rows for op in ("rmsnorm", "swiglu", "softmax")},
             "linear": [*CPU_LINEAR],
+            "kv_append": [*KV_APPEND[:2]],
         }
     return {
         "attention": square(ATTENTION),
@@ -96,6 +99,7 @@ def defaults(device: str) -> dict[str, list[tuple[int, ...]]]:
         "swiglu": [*SWIGLU],
         "softmax": [*SOFTMAX],
         "linear": [*LINEAR],
+        "kv_append": [*KV_APPEND],
     }
 
 

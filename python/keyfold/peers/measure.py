@@ -11,13 +11,13 @@ from typing import Any, Callable, Optional
 
 import keyfold
 
-from . import attention, rows
+from . import attention, cache, rows
 from .cases import Case
 from .operation import Call, LeftOut, Operation
 from .place import COLD, Place
 from .timing import GRAPH_BELOW_US, Timer, lower_quartile, rounds
 
-OPERATIONS: dict[str, Operation] = {**attention.OPERATIONS, **rows.OPERATIONS}
+OPERATIONS: dict[str, Operation] = {**attention.OPERATIONS, **rows.OPERATIONS, **cache.OPERATIONS}
 
 # ||result - float64|| / ||float64||, docs/numerics.md. A peer is not on trial here: it only has to compute the same thing.
 RELATIVE_L2 = {"fp32": 1e-5, "fp16": 2e-3, "bf16": 1e-2}
