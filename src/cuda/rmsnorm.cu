@@ -3,15 +3,13 @@
 // RMSNorm with or without the residual's addition: s = x + residual, y = s rsqrt(mean s^2 + eps) (offset + weight).
 //
 // A row stays in the registers of its threads between the sum of squares and the product with the weights, so that each
-// byte moves once: x, residual, sum and y. Rows longer than registers hold are read a second time.
+// byte moves once: x, residual, sum and y. The threads are a part of a warp, or a block of up to 512, each with as few chunks
+// as that allows. All loads of x and residual are sent before the first of them is used; weights are asked for before the
+// wait for the kernel before this one, and come from L1 and L2 after a multiprocessor's first rows. Rows longer than
+// registers hold are read a second time.
 //
-//     few rows    a block (short rows: a part of a warp) for each
-//     many rows   blocks that stay and go from row to row. What a block reads next is on its way while it adds up a row:
-//                 cp.async into a ring of RING rows in shared memory. A thread reads what it has copied itself, so the ring
-//                 needs no barrier. Weights stay in registers
-//
-// Both give a row the same bits. Operations per element: an addition, a multiply-add, two products, conversions: an eighth
-// of what a multiprocessor does while the bytes arrive.
+// Operations per element: an addition, a multiply-add, two products, conversions: an eighth of what a multiprocessor does
+// while the bytes arrive.
 #include "cuda/rows.cuh"
 #include "keyfold.h"
 #include "math/exp2.h"
@@ -87,8 +85,6 @@ __device__ __forceinline__ void normalise(const kf_cuda_rmsnorm &a, const kf_row
         for (int e = 0; e < kf_step<TYPE>; e++) s[i][e] *= inverse;
     if (TYPE != KF_ROW_F32 && a.cast == KF_CAST_LLAMA) round_all<TYPE, CHUNKS>(s, x.type);
 }
-
-// ----------------------------------------------------------------------------------------------- kernels of one dtype
 
 template <int TYPE, int CHUNKS>
 __device__ __forceinline__ void load_weights(uint4 (&weight)[CHUNKS], const kf_cuda_rmsnorm &a, const kf_row_part &p) {
@@ -171,56 +167,6 @@ __global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_kernel(const __grid_
     kf_row_store<TYPE, CHUNKS>(y.data + offset[2], y.type, y.size, p, s);
 }
 
-enum { RING = KF_RMSNORM_RING }; // rows in shared memory, RING - 1 of them on their way
-
-// Slot `slot` of the ring is [x | residual], each CHUNKS pieces of one chunk a thread.
-template <int TYPE, int CHUNKS>
-__global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_ring_kernel(const __grid_constant__ kf_cuda_rmsnorm a) {
-    extern __shared__ uint4 ring[];
-    __shared__ kf_row_room room[2][3];
-    kf_row_part p = kf_row_find<TYPE, CHUNKS>(a.rows);
-    const kf_cuda_rows_view &x = a.view[0], &residual = a.view[1], &y = a.view[2], &sum = a.view[3];
-    const int32_t slot_chunks = (residual.data ? 2 : 1) * CHUNKS * p.group;
-    kf_launch_dependents();
-    uint4 weight[CHUNKS];
-    load_weights<TYPE, CHUNKS>(weight, a, p);
-    kf_wait_for_previous();
-
-    auto ask = [&](uint32_t row, int slot) {
-        const uint32_t to = kf_shared(ring + slot * slot_chunks + p.thread);
-        const char *from = x.data + row * x.stride[0], *with = residual.data + row * residual.stride[0];
-#pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
-            const int32_t at = kf_row_at<TYPE>(p, i, 0);
-            if (row >= a.rows.rows || at >= p.end) continue;
-            kf_copy16(to + i * p.group * 16, from + (int64_t)at * (16 / kf_step<TYPE>));
-            if (residual.data) kf_copy16(to + (CHUNKS + i) * p.group * 16, with + (int64_t)at * (16 / kf_step<TYPE>));
-        }
-        kf_copy_commit(); // of none at the end, so that the count below holds
-    };
-    for (int slot = 0; slot < RING - 1; slot++) ask(p.row + slot * gridDim.x, slot);
-    int slot = 0;
-    for (uint32_t turn = 0; p.row < a.rows.rows; turn++) {
-        ask(p.row + (RING - 1) * gridDim.x, slot == 0 ? RING - 1 : slot - 1);
-        kf_copy_wait<RING - 1>();
-        const uint4 *held = ring + slot * slot_chunks + p.thread;
-        uint4 first[CHUNKS], second[CHUNKS];
-#pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
-            const bool has = kf_row_has<TYPE>(p, i, 0);
-            first[i] = has ? held[i * p.group] : make_uint4(0, 0, 0, 0);
-            second[i] = has && residual.data ? held[(CHUNKS + i) * p.group] : make_uint4(0, 0, 0, 0);
-        }
-        float s[CHUNKS][kf_step<TYPE>];
-        unpack_sum<TYPE, CHUNKS>(s, first, second, residual.data != NULL);
-        normalise<TYPE, CHUNKS>(a, p, sum.data + p.row * sum.stride[0], s, room[turn & 1]);
-        apply_weights<TYPE, CHUNKS>(s, a, weight);
-        kf_row_store<TYPE, CHUNKS>(y.data + p.row * y.stride[0], y.type, y.size, p, s);
-        p.row += gridDim.x;
-        slot = slot + 1 == RING ? 0 : slot + 1;
-    }
-}
-
 // ------------------------------------------------------------------------------------------------------------ long rows
 
 // Element `at` of s.
@@ -281,19 +227,12 @@ __global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_long_kernel(const __
     { type, chunks, KF_ROWS_BLOCK, (const void *)kernel<type, chunks>, name }
 #define KERNELS(kernel, type, name)                                                                                    \
     KERNEL(kernel, type, 1, name), KERNEL(kernel, type, 2, name), KERNEL(kernel, type, 4, name)
-#define RING_KERNELS(kernel, type, name) KERNEL(kernel, type, 2, name), KERNEL(kernel, type, 4, name)
 
 extern "C" const kf_cuda_rows_kernel kf_cuda_rmsnorm_kernels[] = {
     KERNELS(kf_rmsnorm_kernel, KF_ROW_F32, "a row in registers, 16-byte chunks"),
     KERNELS(kf_rmsnorm_kernel, KF_ROW_F16, "a row in registers, 16-byte chunks"),
     KERNELS(kf_rmsnorm_kernel, KF_ROW_BF16, "a row in registers, 16-byte chunks"),
     KERNELS(kf_rmsnorm_kernel, 0, "a row in registers, any dtypes and addresses"),
-    {},
-};
-extern "C" const kf_cuda_rows_kernel kf_cuda_rmsnorm_ring_kernels[] = {
-    RING_KERNELS(kf_rmsnorm_ring_kernel, KF_ROW_F32, "many rows through a ring, 16-byte chunks"),
-    RING_KERNELS(kf_rmsnorm_ring_kernel, KF_ROW_F16, "many rows through a ring, 16-byte chunks"),
-    RING_KERNELS(kf_rmsnorm_ring_kernel, KF_ROW_BF16, "many rows through a ring, 16-byte chunks"),
     {},
 };
 extern "C" const kf_cuda_rows_kernel kf_cuda_rmsnorm_long_kernels[] = {

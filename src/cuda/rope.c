@@ -11,8 +11,8 @@ typedef struct rope_plan {
 } rope_plan;
 kf_static_assert(sizeof(rope_plan) <= sizeof((kf_plan *)0)->word, "the plan's words hold it");
 
-// Items that a block of 256 threads should have, so that each thread has two on their way.
-enum { TILE_ITEMS = 512 };
+// Items that a block should have: enough to hide its angles behind.
+enum { TILE_ITEMS = 2048 };
 
 static void plan_turns(kf_op *op, const kf_rope_params *rope) {
     rope_plan plan = {.magnitude = 1};
@@ -52,13 +52,13 @@ static bool whole_items(const kf_view *from, const kf_view *to, int64_t width, i
 // Items of a row: pairs of chunks of `step` elements.
 static int64_t items_of(int64_t width, int64_t step) { return kf_cuda_divide_up(width, 2 * step); }
 
-// Positions of a block, by the items of one. Blocks of few positions, where there are few: every multiprocessor has work then.
-static int64_t tile_of(const kf_context *context, int64_t items, int64_t positions) {
-    int64_t tile = 1;
-    while (tile < KF_ROPE_TILE && tile * items < TILE_ITEMS &&
-           positions / (2 * tile) >= 2 * kf_cuda(context)->multiprocessors)
-        tile *= 2;
-    return tile;
+// Positions of a block, by the items of one, as a power of two. Fewer where all multiprocessors would not have work.
+static int32_t tile_shift(const kf_context *context, int64_t items, int64_t positions) {
+    int32_t shift = 0;
+    while (2 << shift <= KF_ROPE_TILE && items << shift < TILE_ITEMS &&
+           positions >> (shift + 1) >= 4 * kf_cuda(context)->multiprocessors)
+        shift++;
+    return shift;
 }
 
 static kf_status check_items(const char *op, int64_t H, int64_t items) {
@@ -98,9 +98,9 @@ kf_status kf_cuda_rope_launch(const kf_op *op, char *workspace) {
                       .D = (int32_t)p->options.D,
                       .items = (int32_t)items_of(p->options.D, step)};
     set_turns(&a.turns, op, &p->options.rope, &p->positions, p->options.position_offset);
-    a.tile = (int32_t)tile_of(op->context, (int64_t)a.items * a.H, positions);
+    a.shift = tile_shift(op->context, (int64_t)a.items * a.H, positions);
     return kf_cuda_rows_launch(op, kf_cuda_rows_find(kf_cuda_rope_kernels, type, 0),
-                               kf_cuda_divide_up(positions, a.tile), &a, "rope: launch");
+                               kf_cuda_divide_up(positions, INT64_C(1) << a.shift), &a, "rope: launch");
 }
 
 // ----------------------------------------------------------------------------------------------------------- kv_append
@@ -139,9 +139,9 @@ kf_status kf_cuda_kv_append_launch(const kf_op *op, char *workspace) {
                            .k_items = (int32_t)items_of(p->options.D, step),
                            .v_items = (int32_t)items_of(p->options.Dv, step)};
     set_turns(&a.turns, op, &p->options.rope, &p->positions, 0);
-    a.tile = (int32_t)tile_of(op->context, (int64_t)(a.k_items + a.v_items) * a.H, positions);
+    a.shift = tile_shift(op->context, (int64_t)(a.k_items + a.v_items) * a.H, positions);
     return kf_cuda_rows_launch(op, kf_cuda_rows_find(kf_cuda_kv_append_kernels, type, 0),
-                               kf_cuda_divide_up(positions, a.tile), &a, "kv_append: launch");
+                               kf_cuda_divide_up(positions, INT64_C(1) << a.shift), &a, "kv_append: launch");
 }
 
 const kf_backend_op kf_cuda_rope_op = {.plan = plan_rope};

@@ -4,57 +4,45 @@
 // first chunks are on their way while the block computes the angles.
 #include "cuda/rope.cuh"
 
+enum { BATCH = 4 }; // rows that a thread has on their way
+
 template <int TYPE>
 __global__ void __launch_bounds__(KF_ROPE_THREADS) kf_rope_kernel(const __grid_constant__ kf_cuda_rope a) {
     __shared__ float2 turn[KF_ROPE_TILE * KF_ROPE_MOST_PAIRS];
-    const kf_tile tile = kf_tile_find(a.tile, a.positions);
-    const int32_t pairs = a.turns.pairs, per_head = tile.count * a.items, total = per_head * a.H;
+    __shared__ int64_t from[KF_ROPE_TILE], to[KF_ROPE_TILE];
+    const kf_tile tile = kf_tile_find(a.shift, a.positions);
+    const uint32_t N = (uint32_t)a.N;
+    const kf_item_deal deal = kf_items_deal(a.items);
     kf_launch_dependents();
-    kf_wait_for_previous();
-
-    // Items of a position, positions of a head, heads.
-    struct place {
-        kf_item_place item;
-        int32_t h, position;
-        int64_t b, n;
-    };
-    auto find = [&](int32_t i) {
-        place p;
-        p.h = i / per_head;
-        const int32_t rest = i - p.h * per_head;
-        p.position = rest / a.items;
-        p.item = kf_item_find<TYPE>(rest - p.position * a.items, pairs, a.turns.pairing);
-        p.b = (uint32_t)(tile.first + p.position) / (uint32_t)a.N;
-        p.n = tile.first + p.position - p.b * a.N;
-        return p;
-    };
-    int32_t i = threadIdx.x;
-    place at = {};
-    kf_item item = {};
-    if (i < total) {
-        at = find(i);
-        item = kf_item_load<TYPE>(kf_head_at(a.x, at.b, at.h, at.n), a.x.type, a.x.size, at.item, a.D);
-    }
-    for (int32_t t = threadIdx.x; t < tile.count * pairs; t += KF_ROPE_THREADS) {
-        const int32_t p = t / pairs, c = t - p * pairs;
-        const int64_t b = (uint32_t)(tile.first + p) / (uint32_t)a.N, n = tile.first + p - b * a.N;
-        const double position =
-            a.turns.positions ? (double)kf_integer_load(a.turns.positions, a.turns.positions_wide,
-                                                        b * a.turns.position_stride[0] + n * a.turns.position_stride[1])
-                              : (double)a.turns.offset + (double)n;
-        turn[t] = kf_turn(position * a.turns.frequency[c], a.turns.magnitude);
+    if (threadIdx.x < tile.count) {
+        const uint32_t b = (tile.first + threadIdx.x) / N, n = tile.first + threadIdx.x - b * N;
+        from[threadIdx.x] = kf_head_offset(a.x, b, n);
+        to[threadIdx.x] = kf_head_offset(a.y, b, n);
     }
     __syncthreads();
-    while (i < total) {
-        const place now = at;
-        const kf_item held = item;
-        i += KF_ROPE_THREADS;
-        if (i < total) {
-            at = find(i);
-            item = kf_item_load<TYPE>(kf_head_at(a.x, at.b, at.h, at.n), a.x.type, a.x.size, at.item, a.D);
-        }
-        kf_item_store<TYPE>(kf_head_at(a.y, now.b, now.h, now.n), a.y.type, a.y.size, now.item, a.D, a.turns.pairing,
-                            held, turn + now.position * pairs);
+    kf_wait_for_previous();
+    const int32_t rows = a.H << a.shift;
+    for (int32_t piece = 0; piece < a.items; piece += KF_ROPE_THREADS) {
+        const int32_t index = piece + deal.item;
+        const kf_rotation r = {kf_item_find<TYPE>(index, a.turns.pairs, a.turns.pairing),
+                               a.x.data,
+                               a.y.data,
+                               a.x.stride[1],
+                               a.y.stride[1],
+                               from,
+                               to,
+                               a.x.type,
+                               a.x.size,
+                               a.y.type,
+                               a.y.size,
+                               a.D};
+        const bool idle = deal.row >= deal.together || index >= a.items;
+        kf_rotate<TYPE, BATCH>(r, tile, idle ? rows : deal.row, deal.together, rows, a.turns, turn, [&] {
+            if (piece) return;
+            kf_find_turns(a.turns, tile, N, turn,
+                          [&](uint32_t, uint32_t n) { return (double)a.turns.offset + (double)n; });
+            __syncthreads();
+        });
     }
 }
 

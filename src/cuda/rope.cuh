@@ -64,12 +64,13 @@ __device__ __forceinline__ kf_item_place kf_item_find(int32_t index, int32_t pai
 template <int TYPE>
 __device__ __forceinline__ kf_item kf_item_load(const char *row, int type, int size, const kf_item_place &p,
                                                 int32_t width) {
-    kf_item item = {};
+    kf_item item;
     if constexpr (TYPE != 0) {
         item.low = kf_chunk_load(row + (int64_t)p.low * size);
         item.high = kf_chunk_load(row + (int64_t)p.high * size);
     } else {
         item.low.x = __float_as_uint(kf_element_load(row + (int64_t)p.low * size, type));
+        item.high.x = 0;
         if (p.high < width) item.high.x = __float_as_uint(kf_element_load(row + (int64_t)p.high * size, type));
     }
     return item;
@@ -118,22 +119,97 @@ __device__ __forceinline__ void kf_item_store(char *row, int type, int size, con
     }
 }
 
-// Row n of head h of sequence b.
-__device__ __forceinline__ char *kf_head_at(const kf_cuda_heads &x, int64_t b, int64_t h, int64_t n) {
-    return x.data + (b * x.stride[0] + h * x.stride[1] + n * x.stride[2]);
+// Bytes from the beginning to row n of head 0 of sequence b.
+__device__ __forceinline__ int64_t kf_head_offset(const kf_cuda_heads &x, uint32_t b, uint32_t n) {
+    return b * x.stride[0] + n * x.stride[2];
 }
 
-// The positions of a block: `count` of them from `first` on, counted over B and N.
+// The positions of a block: `count` of them from `first` on, counted over B and N; a.tile, a power of two, at most.
 struct kf_tile {
-    int64_t first;
-    int32_t count;
+    uint32_t first;
+    int32_t count, shift; // shift: the logarithm of a.tile
 };
 
-__device__ __forceinline__ kf_tile kf_tile_find(int32_t tile, int64_t positions) {
+__device__ __forceinline__ kf_tile kf_tile_find(int32_t shift, int64_t positions) {
     kf_tile t;
-    t.first = (int64_t)blockIdx.x * tile;
-    t.count = (int32_t)min((int64_t)tile, positions - t.first);
+    t.shift = shift;
+    t.first = blockIdx.x << shift;
+    t.count = (int32_t)min((int64_t)1 << shift, positions - t.first);
     return t;
+}
+
+// Angles of the tile's positions. place(p): where position p of the tile stands if no positions are given.
+template <class PLACE>
+__device__ __forceinline__ void kf_find_turns(const kf_cuda_turns &a, const kf_tile &tile, uint32_t N, float2 *turn,
+                                              PLACE place) {
+    for (int32_t t = threadIdx.x; t < tile.count * a.pairs; t += KF_ROPE_THREADS) {
+        const int32_t p = t / a.pairs, c = t - p * a.pairs;
+        const uint32_t b = (tile.first + p) / N, n = tile.first + p - b * N;
+        const double position = a.positions
+                                    ? (double)kf_integer_load(a.positions, a.positions_wide,
+                                                              b * a.position_stride[0] + n * a.position_stride[1])
+                                    : place(b, n);
+        turn[t] = kf_turn(position * a.frequency[c], a.magnitude);
+    }
+}
+
+#define KF_NOWHERE INT64_MIN
+
+// What one thread does: the same item of some rows, row r being position r mod tile of head r / tile. Offsets of the tile's
+// positions lie in shared memory; to KF_NOWHERE nothing is written.
+struct kf_rotation {
+    kf_item_place item;
+    const char *from;
+    char *to;
+    int64_t from_head, to_head; // strides
+    const int64_t *from_offset, *to_offset;
+    int32_t from_type, from_size, to_type, to_size, width;
+};
+
+// How the items of rows are dealt out to the block's threads: `together` rows at a time, this thread's first row and item.
+// Rows of more items than threads are gone through in pieces of KF_ROPE_THREADS.
+struct kf_item_deal {
+    int32_t together, row, item;
+};
+
+__device__ __forceinline__ kf_item_deal kf_items_deal(int32_t items) {
+    kf_item_deal d;
+    const int32_t own = min(items, (int32_t)KF_ROPE_THREADS);
+    d.together = KF_ROPE_THREADS / own;
+    d.row = threadIdx.x / own;
+    d.item = threadIdx.x - d.row * own;
+    return d;
+}
+
+// Rows first, first + step, ... below `rows`, BATCH of them at a time. `between` is called by all threads of the block after
+// the first loads are sent; it ends with a barrier.
+template <int TYPE, int BATCH, class BETWEEN>
+__device__ __forceinline__ void kf_rotate(const kf_rotation &r, const kf_tile &tile, int32_t first, int32_t step,
+                                          int32_t rows, const kf_cuda_turns &turns, const float2 *turn,
+                                          BETWEEN between) {
+    const int32_t mask = (1 << tile.shift) - 1;
+    kf_item held[BATCH];
+    auto load = [&](int32_t row) {
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int32_t at = row + i * step, position = at & mask;
+            if (at < rows && position < tile.count)
+                held[i] = kf_item_load<TYPE>(r.from + r.from_offset[position] + (at >> tile.shift) * r.from_head,
+                                             r.from_type, r.from_size, r.item, r.width);
+        }
+    };
+    load(first);
+    between();
+    for (int32_t row = first; row < rows; row += BATCH * step) {
+        if (row != first) load(row);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int32_t at = row + i * step, position = at & mask;
+            if (at < rows && position < tile.count && r.to_offset[position] != KF_NOWHERE)
+                kf_item_store<TYPE>(r.to + r.to_offset[position] + (at >> tile.shift) * r.to_head, r.to_type, r.to_size,
+                                    r.item, r.width, turns.pairing, held[i], turn + position * turns.pairs);
+        }
+    }
 }
 
 #endif

@@ -101,8 +101,9 @@ typedef struct deal {
     int32_t group, cluster, chunks;
 } deal;
 typedef struct taste {
-    int32_t chunks;  // that a thread keeps, while its block has at most `threads`
-    int32_t threads; // 0: no clusters, else blocks of a cluster have at most as many, while it can be
+    int32_t chunks;  // that a thread keeps; more where a block of `threads` does not suffice
+    int32_t threads; // of a block
+    bool clusters;   // where even KF_ROWS_CHUNKS chunks do not: several blocks a row
 } taste;
 
 // Chosen by the row's length alone, so that a row's bits do not depend on how many there are. false: too long for registers.
@@ -115,9 +116,9 @@ static bool deal_rows(const kf_cuda_device *device, int64_t n, int64_t step, con
         d->chunks = steps <= WARP ? 1 : steps <= 2 * WARP ? 2 : KF_ROWS_CHUNKS;
         return true;
     }
-    if (!like->threads && steps > (int64_t)KF_ROWS_BLOCK * d->chunks) d->chunks = KF_ROWS_CHUNKS;
+    while (d->chunks < KF_ROWS_CHUNKS && steps > (int64_t)like->threads * d->chunks) d->chunks *= 2;
     int64_t threads = kf_cuda_divide_up(steps, d->chunks);
-    if (like->threads && kf_cuda_is_hopper(device))
+    if (like->clusters && kf_cuda_is_hopper(device))
         while (d->cluster < KF_ROWS_CLUSTER && kf_cuda_divide_up(threads, d->cluster) > like->threads) d->cluster *= 2;
     threads = kf_cuda_divide_up(threads, d->cluster);
     d->group = (int32_t)(kf_cuda_divide_up(threads, WARP) * WARP);
@@ -179,9 +180,9 @@ enum {
     SEGMENTS_PER_PROCESSOR = 4, // blocks that share a multiprocessor
 };
 
-// 32 elements a thread: 256 threads, and more in a cluster. Several blocks then share a multiprocessor, and one loads while
-// another adds up.
-static const taste softmax_taste = {.chunks = 4, .threads = 256};
+// 32 elements a thread (fp32: 16), for an exponential takes as long as its bytes: with fewer, more threads wait for a row's
+// end. Blocks of a cluster share a row that one block does not hold.
+static const taste softmax_taste = {.chunks = 4, .threads = KF_ROWS_BLOCK, .clusters = true};
 
 static int softmax_type(const kf_softmax_problem *p) { return common_type((const kf_view *const[]){&p->x, &p->y}, 2); }
 
@@ -194,6 +195,14 @@ static void cut_long_rows(const kf_op *op, softmax_plan *plan) {
     plan->segments = kf_cuda_divide_up(p->options.n, plan->segment);
 }
 
+// Rows that need a cluster, and of which there are so few that x stays in L2, are read twice: that spreads them over all
+// multiprocessors. (Not where a row's bits must not depend on their number.)
+static bool better_in_segments(const kf_op *op, const deal *d) {
+    const kf_softmax_problem *p = &op->problem.softmax;
+    return d->cluster > 1 && !op->context->info.fixed_split &&
+           p->options.rows * p->options.n * kf_type_size(p->x.type) <= kf_cuda(op->context)->l2_bytes / 2;
+}
+
 static kf_status plan_softmax(kf_op *op) {
     const kf_softmax_problem *p = &op->problem.softmax;
     softmax_plan *plan = (softmax_plan *)op->plan.word;
@@ -202,7 +211,7 @@ static kf_status plan_softmax(kf_op *op) {
     op->plan.phases = 1;
     if (p->options.rows == 0) return KF_OK;
     KF_TRY(check_rows("softmax", p->options.rows));
-    if (deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &softmax_taste, &d))
+    if (deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &softmax_taste, &d) && !better_in_segments(op, &d))
         return prepare_rows(op, "softmax", kf_cuda_softmax_kernels, type, p->options.rows, p->options.n,
                             &softmax_taste);
     cut_long_rows(op, plan);
@@ -243,69 +252,31 @@ kf_status kf_cuda_softmax_launch(const kf_op *op, char *workspace) {
 
 enum { RMSNORM_VIEWS = 4 };
 
-// 16 elements a thread (fp32: 8): with 32 a multiprocessor holds half as many threads, and half as many bytes are on their way.
-static const taste rmsnorm_taste = {.chunks = 2};
-
-typedef struct rmsnorm_plan {
-    int32_t is_long;
-    int32_t ring_blocks; // of a multiprocessor; 0: rows are too few, or shorter than a block
-    int32_t ring_shared; // bytes of a block
-} rmsnorm_plan;
-
-// Rounds that blocks which stay must have, so that most rows are on their way before their turn.
-enum { RING_ROUNDS = 3 };
+// As few chunks a thread as a block allows: a row then takes the least time, and a multiprocessor holds many threads.
+static const taste rmsnorm_taste = {.chunks = 1, .threads = KF_ROWS_BLOCK};
 
 static int rmsnorm_type(const kf_rmsnorm_problem *p) {
     return common_type((const kf_view *const[]){&p->x, &p->residual, &p->y, &p->sum, &p->weight}, RMSNORM_VIEWS + 1);
 }
 
-static kf_status plan_ring(const kf_op *op, const deal *d, int type, rmsnorm_plan *plan) {
-    const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
-    const kf_cuda_device *device = kf_cuda(op->context);
-    const kf_cuda_rows_kernel *kernel = kf_cuda_rows_find(kf_cuda_rmsnorm_ring_kernels, type, d->chunks);
-    if (!kernel || d->group <= WARP) return KF_OK;
-    const int32_t shared = KF_RMSNORM_RING * (kf_present(&p->residual) ? 2 : 1) * d->chunks * d->group * KF_CUDA_CHUNK;
-    int blocks = 0;
-    if (shared > device->shared_limit) return KF_OK;
-    KF_TRY(kf_cuda_rows_prepare(op->context, kernel, shared, "rmsnorm"));
-    KF_TRY(kf_cuda_check(
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel->function, d->group, (size_t)shared), "rmsnorm"));
-    if (p->options.rows <= (RING_ROUNDS - 1) * (int64_t)blocks * device->multiprocessors) return KF_OK;
-    plan->ring_blocks = blocks;
-    plan->ring_shared = shared;
-    return KF_OK;
+static bool deal_rmsnorm(const kf_op *op, int type, deal *d) {
+    return deal_rows(kf_cuda(op->context), op->problem.rmsnorm.options.n, step_of(type), &rmsnorm_taste, d);
 }
 
 static kf_status plan_rmsnorm(kf_op *op) {
     const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
-    rmsnorm_plan *plan = (rmsnorm_plan *)op->plan.word;
     const int type = rmsnorm_type(p);
     deal d;
     op->plan.phases = 1;
     if (p->options.rows == 0 || p->options.n == 0) return KF_OK;
     KF_TRY(check_rows("rmsnorm", p->options.rows));
-    plan->is_long = !deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &rmsnorm_taste, &d);
-    if (plan->is_long) return kf_cuda_rows_prepare(op->context, kf_cuda_rmsnorm_long_kernels, 0, "rmsnorm");
-    if (type) KF_TRY(plan_ring(op, &d, type, plan));
+    if (!deal_rmsnorm(op, type, &d))
+        return kf_cuda_rows_prepare(op->context, kf_cuda_rmsnorm_long_kernels, 0, "rmsnorm");
     return prepare_rows(op, "rmsnorm", kf_cuda_rmsnorm_kernels, type, p->options.rows, p->options.n, &rmsnorm_taste);
-}
-
-// As many blocks as have room, less those that would only shorten the last round.
-static kf_status launch_ring(const kf_op *op, const rmsnorm_plan *plan, int type, const deal *d,
-                             const kf_cuda_rmsnorm *a) {
-    const kf_cuda_device *device = kf_cuda(op->context);
-    const int64_t rows = a->rows.rows, room = (int64_t)plan->ring_blocks * device->multiprocessors;
-    const kf_cuda_launch_shape shape = {.blocks = kf_cuda_divide_up(rows, kf_cuda_divide_up(rows, room)),
-                                        .threads = d->group,
-                                        .shared = plan->ring_shared,
-                                        .dependent = true};
-    return kf_cuda_launch(device, kf_cuda_rows_find(kf_cuda_rmsnorm_ring_kernels, type, d->chunks)->function, &shape, a,
-                          "rmsnorm: launch");
 }
 
 kf_status kf_cuda_rmsnorm_launch(const kf_op *op, char *workspace) {
     const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
-    const rmsnorm_plan *plan = (const rmsnorm_plan *)op->plan.word;
     const kf_view *const views[] = {&p->x, &p->residual, &p->y, &p->sum, &p->weight};
     (void)workspace;
     if (p->options.rows == 0 || p->options.n == 0) return KF_OK;
@@ -320,11 +291,10 @@ kf_status kf_cuda_rmsnorm_launch(const kf_op *op, char *workspace) {
     describe_rows(&a.rows, a.view, source, RMSNORM_VIEWS, p->x.ndim - 1, p->x.shape);
     const int same = rmsnorm_type(p), type = all_aligned(views, RMSNORM_VIEWS + 1, p->options.n, same) ? same : 0;
     deal d;
-    deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &rmsnorm_taste, &d);
+    const bool is_long = !deal_rmsnorm(op, same, &d); // as planned
+    deal_rmsnorm(op, type, &d);
     set_rows(&a.rows, &d, p->options.rows, p->options.n);
-    if (plan->is_long)
-        return kf_cuda_rows_launch(op, kf_cuda_rmsnorm_long_kernels, p->options.rows, &a, "rmsnorm: launch");
-    if (type && plan->ring_blocks && a.rows.dims == 1) return launch_ring(op, plan, type, &d, &a);
+    if (is_long) return kf_cuda_rows_launch(op, kf_cuda_rmsnorm_long_kernels, p->options.rows, &a, "rmsnorm: launch");
     return launch_rows(op, kf_cuda_rmsnorm_kernels, type, &d, p->options.rows, &a, "rmsnorm: launch");
 }
 

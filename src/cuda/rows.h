@@ -23,8 +23,7 @@ enum {
     KF_ROWS_THREADS = 128, // of a block that holds several rows
     KF_ROWS_BLOCK = 512,   // most threads of a block that holds one row: leaves each 128 registers
     KF_ROWS_CHUNKS = 4,    // most chunks that a thread keeps
-    KF_ROWS_CLUSTER = 8,   // most blocks of a cluster on every Hopper
-    KF_RMSNORM_RING = 3    // rows that a block of the ring kernels has in shared memory
+    KF_ROWS_CLUSTER = 8    // most blocks of a cluster on every Hopper
 };
 
 // A tensor [*, N], or [*] beside such ones. data is NULL where it is absent. Strides in bytes.
@@ -110,7 +109,7 @@ typedef struct kf_cuda_rope {
     kf_cuda_turns turns;
     kf_cuda_heads x, y;
     int64_t N, positions; // positions: B N
-    int32_t H, D, tile;   // tile: positions of a block
+    int32_t H, D, shift;  // 2^shift positions a block
     int32_t items;        // of a head's row: pairs of chunks
 } kf_cuda_rope;
 
@@ -121,7 +120,7 @@ typedef struct kf_cuda_kv_append {
     int64_t slot_stride, capacity;
     int64_t N, positions;
     int32_t slots_wide;
-    int32_t H, D, Dv, tile;
+    int32_t H, D, Dv, shift;
     int32_t k_items, v_items;
 } kf_cuda_kv_append;
 
@@ -139,9 +138,9 @@ typedef struct kf_cuda_rows_kernel {
 extern "C" {
 #endif
 extern const kf_cuda_rows_kernel kf_cuda_softmax_kernels[], kf_cuda_softmax_state_kernels[],
-    kf_cuda_softmax_apply_kernels[], kf_cuda_rmsnorm_kernels[], kf_cuda_rmsnorm_ring_kernels[],
-    kf_cuda_rmsnorm_long_kernels[], kf_cuda_swiglu_kernels[], kf_cuda_merge_states_kernels[],
-    kf_cuda_embedding_kernels[], kf_cuda_rope_kernels[], kf_cuda_kv_append_kernels[];
+    kf_cuda_softmax_apply_kernels[], kf_cuda_rmsnorm_kernels[], kf_cuda_rmsnorm_long_kernels[],
+    kf_cuda_swiglu_kernels[], kf_cuda_merge_states_kernels[], kf_cuda_embedding_kernels[], kf_cuda_rope_kernels[],
+    kf_cuda_kv_append_kernels[];
 #ifdef __cplusplus
 }
 #endif
