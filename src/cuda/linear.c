@@ -17,19 +17,17 @@
 #include <string.h>
 
 enum {
-    MOST_CLUSTER = 8,
     PREPARE_THREADS = 256, // of linear_prepare.cu: 8 warps
-    PREPARE_WARPS = 8,
-    RESERVED_SHARED = 1024 // of each block, the driver's
+    PREPARE_WARPS = 8
 };
 
 typedef struct linear_plan {
     const kf_cuda_linear_kernel *kernel; // NULL: nothing to do
     const void *x_form;                  // tile: the kernel that brings x into form
     int32_t made;                        // not 0: the weights come through the workspace
-    int32_t blocks, units, octets, slices, slice_units;
-    int32_t warps, cluster, ring, shared;
-    int64_t grid;
+    int32_t blocks, units, row_blocks, octets, slices, slice_units;
+    int32_t ring, shared;
+    int64_t grid, rounds;
     int64_t weight_bytes, part_bytes,
         beside_floats; // of the workspace: weights, a part of x, scales (and as many sums)
 } linear_plan;
@@ -56,10 +54,11 @@ static int32_t mode_of(const kf_linear_problem *p) {
     return KF_X_SPLIT;
 }
 
-static const kf_cuda_linear_kernel *find_kernel(const kf_linear_problem *p, int kind) {
+static const kf_cuda_linear_kernel *find_kernel(const kf_linear_problem *p, int kind, int octets) {
     for (int i = 0; i < TABLES; i++)
         for (const kf_cuda_linear_kernel *row = tables[i]; row->function; row++)
-            if (row->kind == kind && row->type == p->weight.type && row->mode == mode_of(p)) return row;
+            if (row->kind == kind && row->octets == octets && row->type == p->weight.type && row->mode == mode_of(p))
+                return row;
     return NULL;
 }
 
@@ -89,67 +88,68 @@ static bool must_make(const kf_linear_problem *p) {
 }
 
 static void cut_columns(const kf_linear_problem *p, linear_plan *plan) {
+    const bool quantised = kf_block_quantised(p->weight.type);
+    const int64_t unit_blocks = quantised ? KF_UNIT_BLOCKS : KF_DENSE_UNIT_BLOCKS,
+                  most = quantised ? KF_QUANTISED_SLICES : KF_DENSE_SLICES;
     plan->blocks = (int32_t)divide_up(p->options.K, KF_BLOCK_SMALL);
-    plan->units = (int32_t)divide_up(p->options.K, KF_UNIT_COLUMNS);
+    plan->units = (int32_t)divide_up(plan->blocks, unit_blocks);
+    plan->row_blocks = (int32_t)(plan->units * unit_blocks);
     plan->octets = (int32_t)divide_up(p->options.N, KF_OCTET);
-    plan->slice_units = (int32_t)kf_max64(divide_up(plan->units, KF_STREAM_WARPS), 1);
+    plan->slice_units = (int32_t)kf_max64(divide_up(plan->units, most), 1);
     plan->slices = (int32_t)kf_max64(divide_up(plan->units, plan->slice_units), 1);
 }
 
-// Blocks of the stream kernel, and what each has in shared memory; false where that is too much.
-static bool plan_stream(const kf_op *op, linear_plan *plan) {
+// The stream kernel for blocks of so many octets: their number, and what each has in shared memory; false where that is too much.
+static bool plan_stream(const kf_op *op, int octets, linear_plan *plan) {
     const kf_linear_problem *p = &op->problem.linear;
     const kf_cuda_device *device = kf_cuda(op->context);
-    const kf_cuda_linear_kernel *kernel = plan->kernel;
-    const int64_t strips = divide_up(p->options.N, KF_STRIP);
-    plan->cluster = 1;
-    while (kf_cuda_is_hopper(device) && plan->cluster < MOST_CLUSTER && 2 * plan->cluster <= plan->slices &&
-           2 * plan->cluster * strips <= device->multiprocessors)
-        plan->cluster *= 2;
-    plan->warps = (int32_t)divide_up(plan->slices, plan->cluster);
-    const int64_t slice_blocks = (int64_t)plan->slice_units * KF_UNIT_BLOCKS;
-    const bool affine = kf_block_affine(p->weight.type);
-    const int64_t beside = slice_blocks * KF_STREAM_ROWS *
-                           (kernel->mode == KF_X_INT8 ? 2
-                            : affine                  ? 1
-                                                      : 0) *
-                           (int64_t)sizeof(float);
-    const int64_t warp_bytes = slice_blocks * p->options.T * kf_x_bytes(kernel->mode) + beside +
-                               2 * KF_STRIP * KF_STREAM_ROWS * (int64_t)sizeof(float);
-    // Rings as long as the work of a warp, blocks as many as fit.
-    const int64_t steps = (int64_t)plan->slice_units * (KF_UNIT_COLUMNS / kernel->columns);
+    const kf_cuda_linear_kernel *kernel = plan->kernel = find_kernel(p, KF_CUDA_STREAM, octets);
+    const int64_t slice_blocks = plan->row_blocks ? plan->row_blocks / plan->units * plan->slice_units : 0;
+    const int64_t floats = kernel->mode == KF_X_INT8 ? 2 : kf_block_affine(p->weight.type) ? 1 : 0;
+    const int64_t warp_bytes =
+        slice_blocks * (p->options.T * kf_x_bytes(kernel->mode) + KF_STREAM_ROWS * floats * (int64_t)sizeof(float)) +
+        2 * octets * KF_OCTET * KF_STREAM_ROWS * (int64_t)sizeof(float);
+    const int64_t all = divide_up(plan->octets, octets),
+                  steps = divide_up(slice_blocks * KF_BLOCK_SMALL, kernel->columns);
     plan->ring = kernel->depth;
-    int64_t shared = plan->warps * (warp_bytes + (int64_t)plan->ring * kernel->shared);
+    int64_t shared = plan->slices * (warp_bytes + (int64_t)plan->ring * kernel->shared);
     if (shared > device->shared_limit) return false;
     int before = 0, fit = 0;
     if (kf_cuda_enter(device, &before) != KF_OK) return false;
     // All that a block may have: ops of other shapes share the kernel.
     const bool known = kf_cuda_prepare_kernel(kernel->function, device->shared_limit, "linear: kernel") == KF_OK &&
-                       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel->function, plan->warps * 32,
+                       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel->function, plan->slices * 32,
                                                                      (size_t)shared) == cudaSuccess;
     kf_cuda_leave(device, before);
     if (!known || fit < 1) return false;
-    const int64_t rounds = divide_up(strips * plan->cluster, (int64_t)fit * device->multiprocessors);
-    plan->grid = divide_up(strips, rounds) * plan->cluster;
-    if (rounds * steps < plan->ring) {
+    const int64_t room = (int64_t)fit * device->multiprocessors, rounds = divide_up(all, room);
+    plan->grid = kf_min64(all, room);
+    if (rounds * steps < plan->ring) { // a ring no longer than the work
         plan->ring = (int32_t)kf_max64(rounds * steps, 1);
-        shared = plan->warps * (warp_bytes + (int64_t)plan->ring * kernel->shared);
+        shared = plan->slices * (warp_bytes + (int64_t)plan->ring * kernel->shared);
     }
     plan->shared = (int32_t)shared;
+    plan->rounds = rounds;
     return true;
+}
+
+// One octet a block where all blocks find room at once, two where there are more.
+static bool choose_stream(const kf_op *op, linear_plan *plan) {
+    if (op->problem.linear.options.T > KF_STREAM_ROWS) return false;
+    return (plan_stream(op, 1, plan) && plan->rounds == 1) || plan_stream(op, 2, plan);
 }
 
 static kf_status plan_tiles(const kf_op *op, linear_plan *plan) {
     const kf_linear_problem *p = &op->problem.linear;
     const kf_cuda_device *device = kf_cuda(op->context);
-    plan->kernel = find_kernel(p, KF_CUDA_TILE);
+    plan->kernel = find_kernel(p, KF_CUDA_TILE, 0);
     if (!plan->kernel || plan->kernel->shared > device->shared_limit)
         return kf_fail(KF_UNSUPPORTED, "linear: no kernel for weights of %s within %d bytes of shared memory",
                        kf_weight_type_string(p->weight.type), (int)device->shared_limit);
     plan->x_form = (kf_block_quantised(p->weight.type) ? kf_cuda_linear_x : kf_cuda_linear_x_dense)[plan->kernel->mode];
     plan->grid = divide_up(p->options.N, KF_TILE_M) * divide_up(p->options.T, KF_TILE_N);
     plan->shared = plan->kernel->shared;
-    const int64_t rows = round_up(p->options.T, KF_OCTET), columns = (int64_t)plan->units * KF_UNIT_BLOCKS;
+    const int64_t rows = round_up(p->options.T, KF_OCTET), columns = plan->row_blocks;
     plan->part_bytes = rows * columns * (plan->kernel->mode == KF_X_INT8 ? 32 : 64);
     plan->beside_floats = rows * columns;
     int before = 0;
@@ -175,8 +175,7 @@ static kf_status make_plan(kf_op *op) {
     cut_columns(p, &plan);
     plan.made = must_make(p);
     plan.weight_bytes = made_bytes(p, &plan);
-    plan.kernel = p->options.T <= KF_STREAM_ROWS ? find_kernel(p, KF_CUDA_STREAM) : NULL;
-    if (!plan.kernel || !plan_stream(op, &plan)) KF_TRY(plan_tiles(op, &plan));
+    if (!choose_stream(op, &plan)) KF_TRY(plan_tiles(op, &plan));
     if (plan.grid > INT32_MAX)
         return kf_fail(KF_UNSUPPORTED, "linear: %lld tiles; the cuda backend allows 2^31 - 1", (long long)plan.grid);
     const int64_t parts = plan.kernel->mode == KF_X_SPLIT ? 3 : 1;
@@ -231,10 +230,9 @@ static kf_status make_argument(const kf_op *op, char *workspace, kf_cuda_linear 
         .blocks = plan->blocks,
         .units = plan->units,
         .octets = plan->octets,
+        .row_blocks = plan->row_blocks,
         .slices = plan->slices,
         .slice_units = plan->slice_units,
-        .warps = plan->warps,
-        .cluster = plan->cluster,
         .ring = plan->ring,
         .type = p->weight.type,
         .x_type = p->x.type,
@@ -270,17 +268,17 @@ kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace) {
         const int64_t compact = weight->cols / kf_block_values(weight->type) * kf_block_bytes(weight->type);
         pack.row_bytes = weight->row_bytes ? weight->row_bytes : compact;
         if (!kf_block_quantised(weight->type)) pack.octet_bytes = a.row_bytes;
-        KF_TRY(launch_prepare(device, kf_cuda_linear_pack, (int64_t)plan->octets * plan->units, &pack,
+        pack.units = (int32_t)divide_up(plan->blocks, KF_UNIT_BLOCKS);
+        KF_TRY(launch_prepare(device, kf_cuda_linear_pack, (int64_t)plan->octets * pack.units, &pack,
                               "linear: launch of the weights' packing"));
     }
     if (plan->kernel->kind == KF_CUDA_TILE)
-        KF_TRY(launch_prepare(device, plan->x_form, divide_up(a.T, KF_OCTET) * plan->units * KF_UNIT_BLOCKS, &a,
+        KF_TRY(launch_prepare(device, plan->x_form, divide_up(a.T, KF_OCTET) * plan->row_blocks, &a,
                               "linear: launch of x's packing"));
     const bool stream = plan->kernel->kind == KF_CUDA_STREAM;
     const kf_cuda_launch_shape shape = {.blocks = plan->grid,
-                                        .threads = stream ? plan->warps * 32 : KF_TILE_THREADS,
+                                        .threads = stream ? plan->slices * 32 : KF_TILE_THREADS,
                                         .shared = plan->shared,
-                                        .cluster = stream ? plan->cluster : 1,
                                         .dependent = true};
     return kf_cuda_launch(device, plan->kernel->function, &shape, &a, "linear: launch");
 }

@@ -83,33 +83,47 @@ __device__ __forceinline__ float kf_unpack_high(uint32_t pair, int type) {
 
 // ------------------------------------------------------------------------------------------------------- rows of x
 
-// The eight values of row t that lane `part` (0 to 3) of a quad holds of a block: columns 8 part .. +7 beside dense weights, 4 part .. +3
-// and 16 + 4 part .. +3 beside quantised ones. Columns from K on are 0.
+// The eight values of a row that lane `part` (0 to 3) of a quad holds of a block: columns 8 part .. +7 beside dense weights, 4 part .. +3
+// and 16 + 4 part .. +3 beside quantised ones. The row begins at a multiple of 16 bytes and holds the whole block.
+template <bool DENSE>
+__device__ __forceinline__ void kf_x_aligned(const char *row, int type, int block, int part, float (&v)[8]) {
+    const int first = block * 8 + (DENSE ? 2 : 1) * part, second = first + (DENSE ? 1 : 4); // in fours
+    if (type == KF_F32) {
+        const float4 low = __ldcg(reinterpret_cast<const float4 *>(row) + first),
+                     high = __ldcg(reinterpret_cast<const float4 *>(row) + second);
+        v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+        v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+    } else {
+        const uint2 low = __ldcg(reinterpret_cast<const uint2 *>(row) + first),
+                    high = __ldcg(reinterpret_cast<const uint2 *>(row) + second);
+        v[0] = kf_unpack_low(low.x, type), v[1] = kf_unpack_high(low.x, type);
+        v[2] = kf_unpack_low(low.y, type), v[3] = kf_unpack_high(low.y, type);
+        v[4] = kf_unpack_low(high.x, type), v[5] = kf_unpack_high(high.x, type);
+        v[6] = kf_unpack_low(high.y, type), v[7] = kf_unpack_high(high.y, type);
+    }
+}
+
+// The same of any row; columns from K on are 0.
 template <bool DENSE>
 __device__ __forceinline__ void kf_x_values(const kf_cuda_linear &a, int64_t t, int block, int part, float (&v)[8]) {
     const int first = block * 32 + (DENSE ? 8 : 4) * part, second = first + (DENSE ? 4 : 16);
     const int64_t row = t * a.x_stride;
     if (a.x_aligned && second + 4 <= a.K) {
-        if (a.x_type == KF_F32) {
-            const float4 *x = reinterpret_cast<const float4 *>(a.x + row * 4);
-            const float4 low = __ldcg(x + first / 4), high = __ldcg(x + second / 4);
-            v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-            v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-        } else {
-            const uint2 *x = reinterpret_cast<const uint2 *>(a.x + row * 2);
-            const uint2 low = __ldcg(x + first / 4), high = __ldcg(x + second / 4);
-            v[0] = kf_unpack_low(low.x, a.x_type), v[1] = kf_unpack_high(low.x, a.x_type);
-            v[2] = kf_unpack_low(low.y, a.x_type), v[3] = kf_unpack_high(low.y, a.x_type);
-            v[4] = kf_unpack_low(high.x, a.x_type), v[5] = kf_unpack_high(high.x, a.x_type);
-            v[6] = kf_unpack_low(high.y, a.x_type), v[7] = kf_unpack_high(high.y, a.x_type);
-        }
-        return;
-    }
+        kf_x_aligned<DENSE>(a.x + row * (a.x_type == KF_F32 ? 4 : 2), a.x_type, block, part, v);
+    } else {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int k = i < 4 ? first + i : second + i - 4;
-        v[i] = k < a.K ? kf_element(a.x, a.x_type, row + k) : 0.0f;
+        for (int i = 0; i < 8; i++) {
+            const int k = i < 4 ? first + i : second + i - 4;
+            v[i] = k < a.K ? kf_element(a.x, a.x_type, row + k) : 0.0f;
+        }
     }
+}
+
+__host__ __device__ constexpr int kf_most_slices(int type) {
+    return kf_is_dense(type) ? (int)KF_DENSE_SLICES : (int)KF_QUANTISED_SLICES;
+}
+__host__ __device__ constexpr int kf_unit_blocks(int type) {
+    return kf_is_dense(type) ? (int)KF_DENSE_UNIT_BLOCKS : (int)KF_UNIT_BLOCKS;
 }
 
 // Over the four lanes of a quad; all of the warp call it.
@@ -191,11 +205,13 @@ template <int TYPE> struct kf_codes {
     uint32_t low[LOW], upper[UPPER];
 };
 
-template <int TYPE>
+// FULL: of a unit of eight rows and eight blocks, else of what is left at the end of the rows or of W.
+template <int TYPE, bool FULL>
 __device__ __forceinline__ kf_codes<TYPE> kf_read_codes(const char *unit, int rows, int blocks, int quad, int lane) {
     kf_codes<TYPE> c;
+    if (FULL) rows = KF_OCTET, blocks = KF_UNIT_BLOCKS;
     const char *upper = unit + kf_unit_upper(TYPE, rows, blocks);
-    if (blocks == KF_UNIT_BLOCKS) {
+    if (FULL || blocks == KF_UNIT_BLOCKS) {
 #pragma unroll
         for (int i = 0; i < c.LOW / 4; i++) {
             const uint4 piece =
@@ -207,19 +223,18 @@ __device__ __forceinline__ kf_codes<TYPE> kf_read_codes(const char *unit, int ro
             const uint2 pair = *reinterpret_cast<const uint2 *>(upper + lane * 16 + quad * 8);
             c.upper[0] = pair.x, c.upper[c.UPPER - 1] = pair.y;
         }
-        return c;
-    }
-    // The end of a row that is no multiple of 256. Never of the types with blocks of 256.
-    c.upper[0] = 0;
+    } else { // never of the types with blocks of 256
+        const int words = c.LOW / 4;
+        c.upper[0] = 0;
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const int block = 4 * quad + j, words = c.LOW / 4;
-        for (int i = 0; i < words; i++)
-            c.low[words * j + i] =
-                block < blocks
-                    ? *reinterpret_cast<const uint32_t *>(unit + (block * rows * 4 + lane) * 4 * words + 4 * i)
-                    : 0;
-        if (kf_bits(TYPE) == 5 && block < blocks) {
+        for (int i = 0; i < 4 * words; i++) {
+            const int block = 4 * quad + i / words, at = (block * rows * 4 + lane) * 4 * words + 4 * (i % words);
+            c.low[i] = block < blocks ? *reinterpret_cast<const uint32_t *>(unit + at) : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int block = 4 * quad + j;
+            if (kf_bits(TYPE) != 5 || block >= blocks) continue;
             const uint32_t bits = *reinterpret_cast<const uint8_t *>(upper + block * rows * 4 + lane);
             c.upper[0] |= ((bits & 15) | (bits >> 4) << 16) << 4 * j;
         }
@@ -231,6 +246,13 @@ __device__ __forceinline__ uint32_t kf_shift(uint32_t word, int left) {
     return left >= 0 ? word << left : word >> -left;
 }
 
+// word & mask | base in one instruction: of two constants the compiler made two.
+template <uint32_t MASK, uint32_t BASE> __device__ __forceinline__ uint32_t kf_mask_onto(uint32_t word) {
+    uint32_t result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "n"(MASK), "n"(BASE));
+    return result;
+}
+
 // a * b + c on pairs of bf16.
 __device__ __forceinline__ uint32_t kf_fma_pair(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t d;
@@ -240,12 +262,12 @@ __device__ __forceinline__ uint32_t kf_fma_pair(uint32_t a, uint32_t b, uint32_t
 
 // Pair p of block j of the four: code - offset as bf16. 128 + code is 0x4300 | code, for bf16 has 7 bits after the first.
 template <int TYPE> __device__ __forceinline__ uint32_t kf_code_pair(const kf_codes<TYPE> &c, int j, int p) {
-    const uint32_t base = 0x43004300u, one = 0x3f803f80u, minus_one = 0xbf80bf80u;
+    constexpr uint32_t base = 0x43004300u, one = 0x3f803f80u, minus_one = 0xbf80bf80u;
     if (kf_bits(TYPE) == 8) { // 7 bits less 128 times the sign: the sign turns 128 into 256 in the subtrahend
         const uint32_t word = c.low[(2 * j + p / 2) % c.LOW] >> 8 * (p & 1);
-        return kf_fma_pair((word & 0x00800080u) | base, minus_one, (word & 0x007f007fu) | base);
+        return kf_fma_pair(kf_mask_onto<0x00800080u, base>(word), minus_one, kf_mask_onto<0x007f007fu, base>(word));
     }
-    uint32_t pair = (c.low[j] >> (4 * (p >> 1) + 8 * (p & 1)) & 0x000f000fu) | base;
+    uint32_t pair = kf_mask_onto<0x000f000fu, base>(c.low[j] >> (4 * (p >> 1) + 8 * (p & 1)));
     if (kf_bits(TYPE) == 5) pair |= kf_shift(c.upper[0], 4 - (4 * j + p)) & 0x00100010u;
     if (kf_bits(TYPE) == 6) pair |= kf_shift(c.upper[j / 2 % c.UPPER], 4 - 2 * (4 * (j & 1) + p)) & 0x00300030u;
     const uint32_t less = 0xc300u + kf_offset(TYPE);
@@ -278,21 +300,24 @@ __device__ __forceinline__ float kf_half_at(uint32_t pair, int high) {
     return __half2float(__ushort_as_half((unsigned short)(high ? pair >> 16 : pair)));
 }
 
-template <int TYPE>
+__device__ __forceinline__ float kf_half_in(const char *at) {
+    return __half2float(*reinterpret_cast<const __half *>(at));
+}
+
+template <int TYPE, bool FULL>
 __device__ __forceinline__ kf_factors kf_read_factors(const char *unit, int rows, int blocks, int quad, int g) {
     kf_factors f;
+    if (FULL) rows = KF_OCTET, blocks = KF_UNIT_BLOCKS;
     const char *scales = unit + kf_unit_scales(TYPE, rows, blocks);
-    if (TYPE == KF_WEIGHT_Q6_K) {
+    if constexpr (TYPE == KF_WEIGHT_Q6_K) {
         const uint2 s = *reinterpret_cast<const uint2 *>(scales + g * 16 + quad * 8);
-        const float d = __half2float(*reinterpret_cast<const __half *>(scales + rows * 16 + g * 2));
+        const float d = kf_half_in(scales + rows * 16 + g * 2);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const uint32_t pair = (j < 2 ? s.x : s.y) >> 16 * (j & 1);
             f.d[j] = d * (float)(int8_t)(pair & 255), f.m[j] = d * (float)(int8_t)(pair >> 8 & 255);
         }
-        return f;
-    }
-    if (kf_is_k(TYPE)) {
+    } else if constexpr (kf_is_k(TYPE)) {
         const uint4 s = *reinterpret_cast<const uint4 *>(scales + g * 16);
         const uint32_t low = 0x3f3f3f3fu, nibble = 0x0f0f0f0fu, two = 0x03030303u;
         const uint32_t sc = quad == 0 ? s.y & low : (s.w & nibble) | (s.y >> 6 & two) << 4;
@@ -303,9 +328,7 @@ __device__ __forceinline__ kf_factors kf_read_factors(const char *unit, int rows
             f.d[j] = d * (float)(sc >> 8 * j & 255);
             f.m[j] = -(least * (float)(mn >> 8 * j & 255));
         }
-        return f;
-    }
-    if (blocks == KF_UNIT_BLOCKS) {
+    } else if (FULL || blocks == KF_UNIT_BLOCKS) {
         const uint2 d = *reinterpret_cast<const uint2 *>(scales + g * 16 + quad * 8);
         uint2 m = make_uint2(0, 0);
         if (kf_is_affine(TYPE)) m = *reinterpret_cast<const uint2 *>(scales + (rows + g) * 16 + quad * 8);
@@ -314,16 +337,14 @@ __device__ __forceinline__ kf_factors kf_read_factors(const char *unit, int rows
             f.d[j] = kf_half_at(j < 2 ? d.x : d.y, j & 1);
             f.m[j] = kf_half_at(j < 2 ? m.x : m.y, j & 1);
         }
-        return f;
-    }
+    } else {
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const int block = 4 * quad + j;
-        const char *at = scales + (block * rows + g) * 2;
-        f.d[j] = block < blocks ? __half2float(*reinterpret_cast<const __half *>(at)) : 0.0f;
-        f.m[j] = block < blocks && kf_is_affine(TYPE)
-                     ? __half2float(*reinterpret_cast<const __half *>(at + rows * 2 * blocks))
-                     : 0.0f;
+        for (int j = 0; j < 4; j++) {
+            const int block = 4 * quad + j;
+            const char *at = scales + (block * rows + g) * 2;
+            f.d[j] = block < blocks ? kf_half_in(at) : 0.0f;
+            f.m[j] = block < blocks && kf_is_affine(TYPE) ? kf_half_in(at + rows * 2 * blocks) : 0.0f;
+        }
     }
     return f;
 }

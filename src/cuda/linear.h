@@ -4,12 +4,12 @@
 //
 //     y[t, n] = sum_k x[t, k] w[n, k] + bias[n]
 //
-//     strip   16 rows of W, the rows of an mma.sync product; rows of x are its columns
-//     unit    256 columns of W; block: 32 of them
+//     octet   8 rows of W; two are the 16 rows of an mma.sync product, whose columns are rows of x
+//     unit    256 columns of quantised W, 128 of dense; block: 32 columns
 //     slice   neighbouring units whose products are summed by themselves; a row's sum is the sum of its slices' sums, in order. The
 //             slices depend on K alone, and both kernels sum a slice in the same way: so a row of y has the same bits at every T.
 //
-//     stream  up to 8 rows of x: W passes by once; the slices of a strip go to the warps of a block (or of a cluster of blocks)
+//     stream  up to 8 rows of x: W passes by once; the slices of one or two octets go to the warps of a block
 //     tile    any number: 128 rows of W x 64 of x a block, x brought into form by a kernel before it
 #ifndef KF_CUDA_LINEAR_H
 #define KF_CUDA_LINEAR_H
@@ -30,10 +30,9 @@ typedef struct kf_cuda_linear {
     int64_t part_bytes;         // to the next part
     int32_t T, N, K;
     int32_t blocks, units, octets; // of K and of N: blocks and units that hold columns
+    int32_t row_blocks;            // of x in form: those of whole units
     int32_t slices, slice_units;
-    int32_t warps;                     // of a block of the stream kernel: slices that a block takes
-    int32_t cluster;                   // blocks that share a strip
-    int32_t ring;                      // slots of a warp
+    int32_t ring;                      // stream: slots of a warp
     int32_t type;                      // kf_weight_type
     int32_t x_type, y_type, bias_type; // kf_type
     int32_t x_aligned;                 // rows begin at multiples of 16 bytes
@@ -51,9 +50,10 @@ typedef enum kf_cuda_x_mode {
 } kf_cuda_x_mode;
 
 enum {
-    KF_STREAM_ROWS = 8,   // of x
-    KF_STREAM_WARPS = 16, // at most
-    KF_STRIP = 16,
+    KF_STREAM_ROWS = 8,       // of x
+    KF_DENSE_SLICES = 16,     // at most: warps of a block of the stream kernel
+    KF_QUANTISED_SLICES = 12, // fewer, for a lane needs more registers: two blocks of them fit a multiprocessor
+    KF_DENSE_UNIT_BLOCKS = 4,
     KF_TILE_M = 128, // rows of W of a block
     KF_TILE_N = 64,  // rows of x
     KF_TILE_THREADS = 128
@@ -65,6 +65,7 @@ typedef struct kf_cuda_linear_kernel {
     int32_t shared;  // tile: bytes. stream: bytes of a slot
     int32_t depth;   // stream: most slots of a warp's ring
     int32_t columns; // stream: columns of a slot
+    int32_t octets;  // stream: of a block
     const void *function;
     const char *name;
 } kf_cuda_linear_kernel;

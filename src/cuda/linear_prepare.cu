@@ -51,7 +51,7 @@ template <int MODE, bool DENSE>
 __global__ void __launch_bounds__(WARPS * 32) kf_linear_x_form(const __grid_constant__ kf_cuda_linear a) {
     kf_launch_dependents();
     kf_wait_for_previous();
-    const int64_t row_blocks = (int64_t)a.units * KF_UNIT_BLOCKS,
+    const int64_t row_blocks = a.row_blocks,
                   item = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
     const int octet = (int)(item / row_blocks), block = (int)(item % row_blocks), lane = threadIdx.x & 31;
     const int64_t t = (int64_t)octet * KF_OCTET + (lane >> 2);

@@ -4,14 +4,14 @@
 #include "cuda/linear_stream.cuh"
 
 extern "C" const kf_cuda_linear_kernel kf_cuda_linear_q4[] = {
-    KF_STREAM_ROW(KF_WEIGHT_Q4_0, KF_X_BF16, "matrix-vector, bf16 x"),
-    KF_STREAM_ROW(KF_WEIGHT_Q4_0, KF_X_SPLIT, "matrix-vector, x in three bf16 parts"),
-    KF_STREAM_ROW(KF_WEIGHT_Q4_0, KF_X_INT8, "matrix-vector, int8 x"),
-    KF_STREAM_ROW(KF_WEIGHT_Q4_1, KF_X_BF16, "matrix-vector, bf16 x"),
-    KF_STREAM_ROW(KF_WEIGHT_Q4_1, KF_X_SPLIT, "matrix-vector, x in three bf16 parts"),
-    KF_STREAM_ROW(KF_WEIGHT_Q4_1, KF_X_INT8, "matrix-vector, int8 x"),
-    KF_STREAM_ROW(KF_WEIGHT_Q4_K, KF_X_BF16, "matrix-vector, bf16 x"),
-    KF_STREAM_ROW(KF_WEIGHT_Q4_K, KF_X_SPLIT, "matrix-vector, x in three bf16 parts"),
-    KF_STREAM_ROW(KF_WEIGHT_Q4_K, KF_X_INT8, "matrix-vector, int8 x"),
+    KF_STREAM_ROWS_OF(KF_WEIGHT_Q4_0, KF_X_BF16, "matrix-vector, bf16 x"),
+    KF_STREAM_ROWS_OF(KF_WEIGHT_Q4_0, KF_X_SPLIT, "matrix-vector, x in three bf16 parts"),
+    KF_STREAM_ROWS_OF(KF_WEIGHT_Q4_0, KF_X_INT8, "matrix-vector, int8 x"),
+    KF_STREAM_ROWS_OF(KF_WEIGHT_Q4_1, KF_X_BF16, "matrix-vector, bf16 x"),
+    KF_STREAM_ROWS_OF(KF_WEIGHT_Q4_1, KF_X_SPLIT, "matrix-vector, x in three bf16 parts"),
+    KF_STREAM_ROWS_OF(KF_WEIGHT_Q4_1, KF_X_INT8, "matrix-vector, int8 x"),
+    KF_STREAM_ROWS_OF(KF_WEIGHT_Q4_K, KF_X_BF16, "matrix-vector, bf16 x"),
+    KF_STREAM_ROWS_OF(KF_WEIGHT_Q4_K, KF_X_SPLIT, "matrix-vector, x in three bf16 parts"),
+    KF_STREAM_ROWS_OF(KF_WEIGHT_Q4_K, KF_X_INT8, "matrix-vector, int8 x"),
     {},
 };

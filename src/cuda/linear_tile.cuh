@@ -38,7 +38,7 @@ template <int TYPE, int MODE> struct kf_tile {
     static const int W_BUFFERS = DENSE ? STAGES : 2;
     static const int FACTORS = DENSE ? 0 : KF_UNIT_BLOCKS * 32 * (kf_has_two(TYPE) ? 2 : 1); // floats of a warp
     static const int SHARED = STAGES * (X_BYTES + BESIDE_BYTES) + KF_TILE_WARPS * (W_BUFFERS * W_BYTES + FACTORS * 4);
-    static const int STEPS = KF_UNIT_BLOCKS / STAGE_BLOCKS; // stages of a unit
+    static const int UNIT_BLOCKS = kf_unit_blocks(TYPE), STEPS = UNIT_BLOCKS / STAGE_BLOCKS; // stages of a unit
 };
 
 // Blocks first .. of x for the tile's rows into a stage.
@@ -48,7 +48,7 @@ __device__ __forceinline__ void kf_tile_fetch_x(const kf_cuda_linear &a, int x_o
     using tile = kf_tile<TYPE, MODE>;
     constexpr int CHUNKS =
         tile::STAGE_BLOCKS * 32 * tile::FORM / 16; // of an octet and part: its blocks lie side by side
-    const int64_t row_blocks = (int64_t)a.units * KF_UNIT_BLOCKS;
+    const int64_t row_blocks = a.row_blocks;
 #pragma unroll
     for (int p = 0; p < tile::PARTS; p++)
         for (int i = threadIdx.x; i < octets * CHUNKS; i += KF_TILE_THREADS) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void kf_tile_factors(const char *units, int rows, int
     const char *unit = units + (lane >> 3) * KF_OCTET * kf_row_unit(TYPE);
 #pragma unroll
     for (int quad = 0; quad < 2; quad++) {
-        const kf_factors f = kf_read_factors<TYPE>(unit, rows, blocks, quad, lane & 7);
+        const kf_factors f = kf_read_factors<TYPE, false>(unit, rows, blocks, quad, lane & 7);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             factors[(quad * 4 + j) * 32 + lane] = f.d[j];
@@ -131,7 +131,8 @@ __device__ __forceinline__ void kf_tile_form(const char *stage, int n, int block
 
 typedef float kf_tile_sums[2][KF_TILE_OCTETS][4];
 
-// Block `block` of a stage: the weights of both strips of the warp times all octets of x.
+// Block `block` of a stage: the weights of both strips of the warp times all octets of x, or the first half of them. No finer: a branch for
+// each octet kept the products from overlapping (5 times as slow). What an octet past the last one gives is not stored.
 template <int TYPE, int MODE>
 __device__ __forceinline__ void kf_tile_quantised(const kf_block_a (&w)[2], const float *factors, const char *stage,
                                                   int octets, int block, int lane, kf_tile_sums &sum) {
@@ -146,7 +147,7 @@ __device__ __forceinline__ void kf_tile_quantised(const kf_block_a (&w)[2], cons
     const char *beside = stage + tile::X_BYTES + block * 32 + t * 8;
 #pragma unroll
     for (int n = 0; n < KF_TILE_OCTETS; n++) {
-        if (n >= octets) break;
+        if (n == KF_TILE_OCTETS / 2 && octets <= n) break;
         uint4 part[3];
         uint2 bytes;
         kf_tile_form<TYPE, MODE>(stage, n, block, lane, part, bytes);
@@ -182,7 +183,7 @@ __device__ __forceinline__ void kf_tile_dense(const char *weights, const char *s
     }
 #pragma unroll
     for (int n = 0; n < KF_TILE_OCTETS; n++) {
-        if (n >= octets) break;
+        if (n == KF_TILE_OCTETS / 2 && octets <= n) break;
         uint4 part[3];
         uint2 unused;
         kf_tile_form<TYPE, MODE>(stage, n, block, lane, part, unused);
@@ -250,9 +251,9 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
     kf_tile_sums total = {}, sum = {};
     for (int unit = 0, step = 0; unit < a.units; unit++) {
         [[maybe_unused]] const char *units = weights + (unit & 1) * tile::W_BYTES;
-        const int blocks = min(KF_UNIT_BLOCKS, a.blocks - unit * KF_UNIT_BLOCKS);
+        const int blocks = min(tile::UNIT_BLOCKS, a.blocks - unit * tile::UNIT_BLOCKS);
 #pragma unroll 1
-        for (int quad = 0; quad < 2; quad++) {
+        for (int quad = 0; quad < tile::UNIT_BLOCKS / 4; quad++) {
             [[maybe_unused]] kf_codes<kf_is_dense(TYPE) ? KF_WEIGHT_Q4_0 : TYPE> codes[KF_WARP_OCTETS];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -283,8 +284,8 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
 #pragma unroll
                         for (int o = 0; o < KF_WARP_OCTETS; o++) {
                             const int rows = max(1, min(KF_OCTET, a.N - (octet + o) * KF_OCTET));
-                            codes[o] =
-                                kf_read_codes<TYPE>(units + o * KF_OCTET * kf_row_unit(TYPE), rows, blocks, quad, lane);
+                            codes[o] = kf_read_codes<TYPE, false>(units + o * KF_OCTET * kf_row_unit(TYPE), rows,
+                                                                  blocks, quad, lane);
                         }
                     }
                     const kf_block_a w[2] = {kf_quantised_fragment<TYPE, MODE>(codes[0], codes[1], j),
@@ -305,6 +306,6 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
 }
 
 #define KF_TILE_ROW(TYPE, MODE, NAME)                                                                                  \
-    { KF_CUDA_TILE, TYPE, MODE, kf_tile<TYPE, MODE>::SHARED, 0, 0, (const void *)kf_linear_tile<TYPE, MODE>, NAME }
+    { KF_CUDA_TILE, TYPE, MODE, kf_tile<TYPE, MODE>::SHARED, 0, 0, 0, (const void *)kf_linear_tile<TYPE, MODE>, NAME }
 
 #endif
