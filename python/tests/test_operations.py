@@ -320,3 +320,15 @@ def test_support_lists_what_runs():
     assert {row.operation for row in table} >= {"softmax", "attention", "rmsnorm", "linear"}
     assert all(row.backend and row.dtypes for row in table)
     assert any(row.available and row.operation == "attention" for row in table)
+
+
+def test_packed_weight_in_other_memory(rng):
+    """What takes a packed weight to a device: a copy of its bytes, anywhere, is the same weight."""
+    x = rng.standard_normal((2, 64), dtype=np.float32)
+    packed = keyfold.pack_weight(rng.standard_normal((8, 64), dtype=np.float32))
+    copy = np.frombuffer(packed.tobytes(), dtype=np.uint8)
+    moved = packed.moved(copy)
+    assert (moved.type, moved.rows, moved.cols, moved.packed) == (packed.type, packed.rows, packed.cols, True)
+    np.testing.assert_array_equal(keyfold.linear(x, moved), keyfold.linear(x, packed))
+    with pytest.raises(keyfold.InvalidArgument):
+        packed.moved(copy[:-1])
