@@ -13,8 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-from studies.conftest import ROOT  # noqa: F401  (puts the package on the path)
-
+ROOT = Path(__file__).resolve().parents[2]
 COLOURS = {
     "keyfold": "#c0392b",
     "triton": "#8e44ad",
@@ -145,11 +144,30 @@ def reports(folder):
             yield "-".join(path.relative_to(folder).with_suffix("").parts), rows
 
 
+def table(rows):
+    """The rows in Markdown: microseconds, and useful work a second of the first implementation that is "triton" or keyfold."""
+    names = list(dict.fromkeys(name for row in rows for name in row["times_us"]))
+    shown = "triton" if "triton" in names else names[0]
+    lines = [f"| shape | {', us | '.join(names)}, us | {shown} |", "|---" * (len(names) + 2) + "|"]
+    for row in rows:
+        amount, us = work(row), row["times_us"].get(shown)
+        rate = f"{amount[0] / us:.3g} {amount[1]}" if amount and us else ""
+        cells = [f"{row['times_us'][name]:.4g}" if name in row["times_us"] else "" for name in names]
+        lines.append(f"| {label(row)} | {' | '.join(cells)} | {rate} |")
+    return "\n".join(lines)
+
+
 def main(given=None):
     parser = argparse.ArgumentParser(prog="python -m studies.plots")
     parser.add_argument("--reports", type=Path, default=ROOT / "reports" / "h200")
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "h200" / "plots")
+    parser.add_argument("--tables", action="store_true", help="print them in Markdown, draw nothing")
     options = parser.parse_args(given)
+    if options.tables:
+        for name, rows in reports(options.reports):
+            for (op, _), some in groups(rows).items():
+                print(f"{name}, {op}: {origin(some)}\n\n{table(some)}\n")
+        return 0
     try:
         import matplotlib
     except ImportError:

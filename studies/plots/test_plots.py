@@ -38,6 +38,14 @@ def test_draws(tmp_path):
         assert path.read_text().lstrip().startswith("<?xml")
 
 
+def test_tables(tmp_path, capsys):
+    (tmp_path / "rows.json").write_text(json.dumps([ATTENTION, DECODE]))
+    assert main(["--reports", str(tmp_path), "--tables"]) == 0
+    printed = capsys.readouterr().out
+    assert "| 1,8,8,512,512,64 causal | 10 | 12.5 | 27 TFLOP/s |" in printed
+    assert "| 1,32,8,1,8192,128 | 14.3 | 20 | 1.7 TB/s |" in printed
+
+
 def test_nothing_to_draw(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     assert main(["--reports", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
