@@ -396,7 +396,7 @@ static bool make_buffers(kfm_llama *m, kfm_error *error) {
     m->qkv = (kfm_rows){.dtype = qkv, .columns = q + 2 * kv};
     m->attended = (kfm_rows){.dtype = read, .columns = q};
     m->added = (kfm_rows){.dtype = fp32, .columns = i->width};
-    m->gate_up = (kfm_rows){.dtype = fp32, .columns = 2 * i->hidden};
+    m->gate_up = (kfm_rows){.dtype = read, .columns = 2 * i->hidden};
     m->hidden = (kfm_rows){.dtype = read, .columns = i->hidden};
     kfm_rows *const list[] = {&m->stream, &m->normed, &m->qkv, &m->attended, &m->added, &m->gate_up, &m->hidden};
     enum { BUFFERS = sizeof list / sizeof list[0] };
