@@ -194,12 +194,13 @@ static const kf_tile_kernels tiles_bf16 = {
 // ------------------------------------------------------------------------------------------------------------- few rows
 
 INLINE void few_score_tile_bf16(const int rows, const int keys, const char *q, const char *k, int64_t stride, int64_t D,
-                                float *sums) {
+                                const char *ask, float *sums) {
     kf_vec acc[16];
     UNROLL for (int i = 0; i < 16; i++) acc[i] = kf_vec_zero();
     int64_t d = 0;
     for (; d + 32 <= D; d += 32) UNROLL for (int i = 0; i < keys; i++) {
             pairs x = _mm512_loadu_si512(k + i * stride + 2 * d);
+            if (ask) prefetch_line(ask + i * stride + 2 * d);
             UNROLL for (int r = 0; r < rows; r++) acc[r * keys + i] =
                 dot(acc[r * keys + i], _mm512_loadu_si512(q + (r * D + d) * 2), x);
         }
@@ -217,13 +218,13 @@ INLINE void few_score_rows_bf16(const int rows, const int keys, const char *q, c
     int64_t j = 0;
     for (; j < n && n >= keys; j += keys) {
         if (j > n - keys) j = n - keys;
-        for (int i = 0; i < keys && j + i < ahead; i++) prefetch_key(k + (j + i) * stride, stride, D * 2);
-        few_score_tile_bf16(rows, keys, q, k + j * stride, stride, D, sums);
+        const char *ask = j + keys <= ahead ? k + (j + FEW_KEYS_AHEAD) * stride : NULL;
+        few_score_tile_bf16(rows, keys, q, k + j * stride, stride, D, ask, sums);
         UNROLL for (int r = 0; r < rows; r++)
             memcpy(s + r * KF_SCORE_STRIDE + j, sums + r * keys, (size_t)keys * sizeof *s);
     }
     for (; j < n; j++) {
-        few_score_tile_bf16(rows, 1, q, k + j * stride, stride, D, sums);
+        few_score_tile_bf16(rows, 1, q, k + j * stride, stride, D, NULL, sums);
         UNROLL for (int r = 0; r < rows; r++) s[r * KF_SCORE_STRIDE + j] = sums[r];
     }
 }
@@ -246,8 +247,8 @@ static void few_scores_dot(const void *q, int32_t rows, const char *k, int64_t s
 
 // `rows` rows by n keys into 32 halves columns, of which the last 32 have `width`.
 INLINE void few_value_tile_bf16(const int rows, const int halves, const uint16_t *p, const char *v, int64_t stride,
-                                int64_t n, int64_t width, int64_t row_bytes, int64_t ahead, const float *alpha,
-                                float *o, int64_t o_stride, bool last_vector) {
+                                int64_t n, int64_t width, few_asking *asking, const float *alpha, float *o,
+                                int64_t o_stride, bool last_vector) {
     kf_vec acc[4][4];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < 2 * halves; i++) {
         bool there = i + 1 < 2 * halves || last_vector;
@@ -256,10 +257,8 @@ INLINE void few_value_tile_bf16(const int rows, const int halves, const uint16_t
     }
     for (int64_t j = 0; j < n; j += 2, v += 2 * stride) {
         pairs b[4];
-        if (j < ahead) {
-            prefetch_key(v, stride, row_bytes);
-            prefetch_key(v + stride, stride, row_bytes);
-        }
+        ask_row(asking);
+        ask_row(asking);
         UNROLL for (int i = 0; i < halves; i++) {
             int64_t columns = i + 1 < halves ? 32 : width;
             pairs a = load_pairs(v + i * 64, columns);
@@ -277,28 +276,24 @@ INLINE void few_value_tile_bf16(const int rows, const int halves, const uint16_t
 }
 
 INLINE void few_value_columns_bf16(const int halves, const uint16_t *p, int32_t rows, const char *v, int64_t stride,
-                                   int64_t n, int64_t width, int64_t row_bytes, int64_t ahead, const float *alpha,
-                                   float *o, int64_t o_stride, bool last) {
+                                   int64_t n, int64_t width, few_asking *asking, const float *alpha, float *o,
+                                   int64_t o_stride, bool last) {
     for (int32_t r = 0; r < rows; r += FEW_ROWS) {
         const uint16_t *p_r = p + r * KF_SCORE_STRIDE;
         const float *alpha_r = alpha + r;
         float *o_r = o + r * o_stride;
         switch (kf_min64(rows - r, FEW_ROWS)) {
         case 1:
-            few_value_tile_bf16(1, halves, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride,
-                                last);
+            few_value_tile_bf16(1, halves, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride, last);
             break;
         case 2:
-            few_value_tile_bf16(2, halves, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride,
-                                last);
+            few_value_tile_bf16(2, halves, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride, last);
             break;
         case 3:
-            few_value_tile_bf16(3, halves, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride,
-                                last);
+            few_value_tile_bf16(3, halves, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride, last);
             break;
         case 4:
-            few_value_tile_bf16(4, halves, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride,
-                                last);
+            few_value_tile_bf16(4, halves, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride, last);
             break;
         }
     }
@@ -307,18 +302,17 @@ INLINE void few_value_columns_bf16(const int halves, const uint16_t *p, int32_t 
 static void few_values_dot(const void *p, int32_t rows, const char *v, int64_t stride, int64_t n, int64_t Dv,
                            int64_t ahead, const float *alpha, float *o) {
     int64_t o_stride = kf_padded(Dv, 16);
+    few_asking asking = asking_for(v, stride, 2 * Dv, n, ahead, (Dv + 63) / 64);
     for (int64_t c = 0; c < Dv; c += 64) {
         int64_t columns = kf_min64(Dv - c, 64);
         bool last = (columns + 15) / 16 % 2 == 0;
         const char *v_c = v + 2 * c;
-        int64_t asking = c ? 0 : ahead; // the first columns ask for whole rows
         if (columns == 64)
-            few_value_columns_bf16(2, p, rows, v_c, stride, n, 32, 2 * Dv, asking, alpha, o + c, o_stride, true);
+            few_value_columns_bf16(2, p, rows, v_c, stride, n, 32, &asking, alpha, o + c, o_stride, true);
         else if (columns > 32)
-            few_value_columns_bf16(2, p, rows, v_c, stride, n, columns - 32, 2 * Dv, asking, alpha, o + c, o_stride,
-                                   last);
+            few_value_columns_bf16(2, p, rows, v_c, stride, n, columns - 32, &asking, alpha, o + c, o_stride, last);
         else
-            few_value_columns_bf16(1, p, rows, v_c, stride, n, columns, 2 * Dv, asking, alpha, o + c, o_stride, last);
+            few_value_columns_bf16(1, p, rows, v_c, stride, n, columns, &asking, alpha, o + c, o_stride, last);
     }
 }
 

@@ -8,9 +8,8 @@
 
 #include <string.h>
 
-// Keys of a block: small enough that reading k and reading v take turns within L1 and the prefetcher's reach, large enough that
-// a softmax step (some 100 cycles a row) is little beside them.
-enum { FEW_BLOCK = 128 };
+// Keys of a block: its rows of k and of v, 8 to 16 KB each, stay in L1 for all rows and columns.
+enum { FEW_BLOCK = 32 };
 _Static_assert(KF_KEY_BLOCK % FEW_BLOCK == 0, "blocks lie within splits");
 
 typedef struct few_scratch {

@@ -306,20 +306,44 @@ static void logits(float *s, int64_t n, const kf_logit_row *row) {
 
 // Keys whose rows are read by all groups of rows (or columns) before the next: a few KB, which L1 keeps meanwhile.
 enum { FEW_KEYS = 32 };
-// Asks for the key FEW_KEYS_AHEAD after the one at x. Into L2: 8 to 32 KB of k and as much of v would push each other out of L1.
-INLINE void prefetch_key(const char *x, int64_t stride, int64_t bytes) {
-    x += FEW_KEYS_AHEAD * stride;
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(x + i, 0, 2);
+
+// Requests go to L2: 8 to 32 KB of k and as much of v would push each other out of L1. They are spread evenly over the
+// work, a line or a row at a time: of many at once most would be dropped.
+INLINE void prefetch_line(const char *x) { __builtin_prefetch(x, 0, 2); }
+
+// Rows of values that are to be asked for in the passes over the columns, one of them in `every` steps.
+typedef struct few_asking {
+    const char *row;
+    int64_t stride, bytes, left;
+    int64_t step, every;
+} few_asking;
+
+INLINE void ask_row(few_asking *asking) {
+    if (!asking || ++asking->step < asking->every) return;
+    asking->step = 0;
+    if (asking->left-- <= 0) return;
+    for (int64_t i = 0; i < asking->bytes; i += 64) prefetch_line(asking->row + i);
+    asking->row += asking->stride;
 }
 
-// `keys` dot products for each of `rows` rows, gathered in one vector: sums[r * keys + i].
+// For n rows from v on, of which `ahead` have a successor FEW_KEYS_AHEAD further on, in so many passes.
+INLINE few_asking asking_for(const char *v, int64_t stride, int64_t bytes, int64_t n, int64_t ahead, int64_t passes) {
+    return (few_asking){.row = v + FEW_KEYS_AHEAD * stride,
+                        .stride = stride,
+                        .bytes = bytes,
+                        .left = kf_min64(n, ahead),
+                        .every = passes};
+}
+
+// `keys` dot products for each of `rows` rows, gathered in one vector: sums[r * keys + i]. Asks for as many keys at `ask`.
 INLINE void few_score_tile(const int rows, const int keys, const int32_t type, const float *q, const char *k,
-                           int64_t stride, int64_t D, float *sums) {
+                           int64_t stride, int64_t D, const char *ask, float *sums) {
     kf_vec acc[KF_LANES];
     UNROLL for (int i = 0; i < KF_LANES; i++) acc[i] = kf_vec_zero();
     int64_t size = kf_type_size(type), d = 0;
     for (; d + KF_LANES <= D; d += KF_LANES) UNROLL for (int i = 0; i < keys; i++) {
             kf_vec x = load_as(type, k + i * stride + d * size);
+            if (ask && d * size % 64 == 0) prefetch_line(ask + i * stride + d * size);
             UNROLL for (int r = 0; r < rows; r++) acc[r * keys + i] =
                 kf_vec_fma(kf_vec_load_f32(q + r * D + d), x, acc[r * keys + i]);
         }
@@ -337,14 +361,13 @@ INLINE void few_score_rows(const int rows, const int keys, const int32_t type, c
     int64_t j = 0;
     for (; j < n && n >= keys; j += keys) {
         if (j > n - keys) j = n - keys; // the last keys again rather than one by one; the sums are the same
-        for (int i = 0; i < keys && j + i < ahead; i++)
-            prefetch_key(k + (j + i) * stride, stride, D * kf_type_size(type));
-        few_score_tile(rows, keys, type, q, k + j * stride, stride, D, sums);
+        const char *ask = j + keys <= ahead ? k + (j + FEW_KEYS_AHEAD) * stride : NULL;
+        few_score_tile(rows, keys, type, q, k + j * stride, stride, D, ask, sums);
         UNROLL for (int r = 0; r < rows; r++)
             memcpy(s + r * KF_SCORE_STRIDE + j, sums + r * keys, (size_t)keys * sizeof *s);
     }
     for (; j < n; j++) {
-        few_score_tile(rows, 1, type, q, k + j * stride, stride, D, sums);
+        few_score_tile(rows, 1, type, q, k + j * stride, stride, D, NULL, sums);
         UNROLL for (int r = 0; r < rows; r++) s[r * KF_SCORE_STRIDE + j] = sums[r];
     }
 }
@@ -370,13 +393,13 @@ INLINE void few_scores_as(const int32_t type, const float *q, int32_t rows, cons
 
 // `vecs` vectors of columns, of which the last has `width` lanes.
 INLINE void few_value_tile(const int rows, const int vecs, const int32_t type, const float *p, const char *v,
-                           int64_t stride, int64_t n, int width, int64_t row_bytes, int64_t ahead, const float *alpha,
-                           float *o, int64_t o_stride) {
+                           int64_t stride, int64_t n, int width, few_asking *asking, const float *alpha, float *o,
+                           int64_t o_stride) {
     kf_vec acc[4][4];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < vecs; i++) acc[r][i] =
         kf_vec_mul(kf_vec_set1(alpha[r]), kf_vec_load_f32(o + r * o_stride + i * KF_LANES));
     for (int64_t j = 0; j < n; j++, v += stride) {
-        if (j < ahead) prefetch_key(v, stride, row_bytes);
+        ask_row(asking);
         kf_vec b[4];
         UNROLL for (int i = 0; i < vecs; i++) {
             const char *x = v + i * KF_LANES * kf_type_size(type);
@@ -393,24 +416,24 @@ INLINE void few_value_tile(const int rows, const int vecs, const int32_t type, c
 
 // All keys for one set of columns after the other: sums stay in registers, and each cache line is read once.
 INLINE void few_value_columns(const int vecs, const int32_t type, const float *p, int32_t rows, const char *v,
-                              int64_t stride, int64_t n, int width, int64_t row_bytes, int64_t ahead,
-                              const float *alpha, float *o, int64_t o_stride) {
+                              int64_t stride, int64_t n, int width, few_asking *asking, const float *alpha, float *o,
+                              int64_t o_stride) {
     for (int32_t r = 0; r < rows; r += FEW_ROWS) {
         const float *p_r = p + r * KF_SCORE_STRIDE, *alpha_r = alpha + r;
         float *o_r = o + r * o_stride;
         switch (kf_min64(rows - r, FEW_ROWS)) {
         case 1:
-            few_value_tile(1, vecs, type, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride);
+            few_value_tile(1, vecs, type, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride);
             break;
 #if FEW_ROWS == 4
         case 2:
-            few_value_tile(2, vecs, type, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride);
+            few_value_tile(2, vecs, type, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride);
             break;
         case 3:
-            few_value_tile(3, vecs, type, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride);
+            few_value_tile(3, vecs, type, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride);
             break;
         case 4:
-            few_value_tile(4, vecs, type, p_r, v, stride, n, width, row_bytes, r ? 0 : ahead, alpha_r, o_r, o_stride);
+            few_value_tile(4, vecs, type, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride);
             break;
 #endif
         }
@@ -419,28 +442,20 @@ INLINE void few_value_columns(const int vecs, const int32_t type, const float *p
 
 INLINE void few_values_as(const int32_t type, const float *p, int32_t rows, const char *v, int64_t stride, int64_t n,
                           int64_t Dv, int64_t ahead, const float *alpha, float *o) {
-    int64_t o_stride = kf_padded(Dv, KF_LANES);
+    int64_t o_stride = kf_padded(Dv, KF_LANES), passes = (Dv + FEW_VECS * KF_LANES - 1) / (FEW_VECS * KF_LANES);
+    few_asking asking = asking_for(v, stride, Dv * kf_type_size(type), n, ahead, passes);
     for (int64_t c = 0; c < Dv; c += FEW_VECS * KF_LANES) {
         const char *v_c = v + c * kf_type_size(type);
         int64_t vecs = kf_min64((Dv - c + KF_LANES - 1) / KF_LANES, FEW_VECS);
         int width = lanes_left(Dv - c - (vecs - 1) * KF_LANES);
-        int64_t asking = c ? 0 : ahead, row_bytes = Dv * kf_type_size(type); // the first columns ask for whole rows
         switch (vecs) {
-        case 1:
-            few_value_columns(1, type, p, rows, v_c, stride, n, width, row_bytes, asking, alpha, o + c, o_stride);
-            break;
+        case 1: few_value_columns(1, type, p, rows, v_c, stride, n, width, &asking, alpha, o + c, o_stride); break;
 #if FEW_VECS >= 2
-        case 2:
-            few_value_columns(2, type, p, rows, v_c, stride, n, width, row_bytes, asking, alpha, o + c, o_stride);
-            break;
+        case 2: few_value_columns(2, type, p, rows, v_c, stride, n, width, &asking, alpha, o + c, o_stride); break;
 #endif
 #if FEW_VECS >= 4
-        case 3:
-            few_value_columns(3, type, p, rows, v_c, stride, n, width, row_bytes, asking, alpha, o + c, o_stride);
-            break;
-        case 4:
-            few_value_columns(4, type, p, rows, v_c, stride, n, width, row_bytes, asking, alpha, o + c, o_stride);
-            break;
+        case 3: few_value_columns(3, type, p, rows, v_c, stride, n, width, &asking, alpha, o + c, o_stride); break;
+        case 4: few_value_columns(4, type, p, rows, v_c, stride, n, width, &asking, alpha, o + c, o_stride); break;
 #endif
         }
     }
