@@ -3,6 +3,7 @@
 """Measures this machine's reports: the speed table, and where a model and llama-cpp-python are there, the model beside llama.cpp. Every file
 names its command, commit and machine.
 
+    python3 scripts/measure.py --bench "softmax --dtype fp32,bf16" --name rows [--times 5]      some rows, several times, instead of the table
     python3 scripts/measure.py [--model FILE] [--keyfold build/keyfold] [--seconds 2] [--out reports/NAME]
 
 Run it on a machine that does nothing else. It prints the tables that it wrote."""
@@ -10,6 +11,7 @@ import argparse
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 
@@ -39,6 +41,26 @@ def table(rows):
     return "\n".join(lines) + "\n"
 
 
+def repeat(o, out):
+    """Each --bench, o.times times in turn; the file has all rows, the table the median and best share of each."""
+    commands = [[o.keyfold, "bench", *text.split(), "--seconds", o.seconds, "--json"] for text in o.bench]
+    rows = [row for _ in range(o.times) for command in commands for row in json.loads(run(command))]
+    report = {"commands": [" ".join(c) for c in commands], "times": o.times, "commit": commit(), "machine": machine(), "rows": rows}
+    (out / f"{o.name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    lines = ["| op | dtype | shape | GB/s: median | ceiling: median | share: median | lowest | highest |", "|---|---|---|---|---|---|---|---|"]
+    groups = {}
+    for r in rows:
+        groups.setdefault((r["op"], r["dtype"], shape_text(r["shape"])), []).append(r)
+    for key, group in groups.items():
+        shares = sorted(100 * r["share"] for r in group)
+        middle = [statistics.median(r[name] for r in group) for name in ("gbps", "ceiling")]
+        lines.append(f"| {' | '.join(key)} | {middle[0]:.1f} | {middle[1]:.1f} {group[0]['ceiling_name']} | {statistics.median(shares):.0f} % "
+                     f"| {shares[0]:.0f} % | {shares[-1]:.0f} % |")
+    text = "\n".join(lines) + "\n"
+    (out / f"{o.name}.md").write_text(text)
+    print(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model")
@@ -47,9 +69,15 @@ def main():
     parser.add_argument("--rounds", default="5")
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has llama-cpp-python")
     parser.add_argument("--out", default="reports/local")
+    parser.add_argument("--bench", action="append", help="arguments of keyfold bench, instead of the speed table")
+    parser.add_argument("--name", default="bench", help="of the files that --bench writes")
+    parser.add_argument("--times", type=int, default=5)
     o = parser.parse_args()
     out = pathlib.Path(o.out)
     out.mkdir(parents=True, exist_ok=True)
+    if o.bench:
+        repeat(o, out)
+        return
     command = [o.keyfold, "bench", "--seconds", o.seconds, "--json"]
     rows = json.loads(run(command))
     write(out / "speed.json", command, rows)
