@@ -126,6 +126,24 @@ __device__ __forceinline__ void apply_weights(float (&s)[CHUNKS][kf_step<TYPE>],
     }
 }
 
+// A chunk of fp32 leaves as half a chunk where y is of 16 bits.
+template <int TYPE, int CHUNKS>
+__device__ __forceinline__ void store_y(char *row, const kf_cuda_rows_view &y, const kf_row_part &p,
+                                        const float (&s)[CHUNKS][kf_step<TYPE>]) {
+    if (TYPE != KF_ROW_F32 || y.type == KF_ROW_F32) {
+        kf_row_store<TYPE, CHUNKS>(row, y.type, y.size, p, s);
+        return;
+    }
+    const bool half = y.type == KF_ROW_F16;
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        const uint2 pair =
+            half ? make_uint2(kf_pack<__half>(s[i][0], s[i][1]), kf_pack<__half>(s[i][2], s[i][3]))
+                 : make_uint2(kf_pack<__nv_bfloat16>(s[i][0], s[i][1]), kf_pack<__nv_bfloat16>(s[i][2], s[i][3]));
+        if (kf_row_has<TYPE>(p, i, 0)) *reinterpret_cast<uint2 *>(row + (int64_t)kf_row_at<TYPE>(p, i, 0) * 2) = pair;
+    }
+}
+
 template <int TYPE, int CHUNKS>
 __global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_kernel(const __grid_constant__ kf_cuda_rmsnorm a) {
     __shared__ kf_row_room room[3];
@@ -164,7 +182,7 @@ __global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_kernel(const __grid_
 #pragma unroll
             for (int e = 0; e < kf_step<TYPE>; e++) s[i][e] *= a.weight_offset + w[i][e];
     }
-    kf_row_store<TYPE, CHUNKS>(y.data + offset[2], y.type, y.size, p, s);
+    store_y<TYPE, CHUNKS>(y.data + offset[2], y, p, s);
 }
 
 // ------------------------------------------------------------------------------------------------------------ long rows

@@ -255,8 +255,11 @@ enum { RMSNORM_VIEWS = 4 };
 // As few chunks a thread as a block allows: a row then takes the least time, and a multiprocessor holds many threads.
 static const taste rmsnorm_taste = {.chunks = 1, .threads = KF_ROWS_BLOCK};
 
+// The dtype of all tensors. y may be of 16 bits beside others in fp32: so a model rounds what its products read and keeps its
+// residual stream.
 static int rmsnorm_type(const kf_rmsnorm_problem *p) {
-    return common_type((const kf_view *const[]){&p->x, &p->residual, &p->y, &p->sum, &p->weight}, RMSNORM_VIEWS + 1);
+    const int type = common_type((const kf_view *const[]){&p->x, &p->residual, &p->sum, &p->weight}, RMSNORM_VIEWS);
+    return type == p->y.type || type == KF_TYPE_F32 ? type : 0;
 }
 
 static bool deal_rmsnorm(const kf_op *op, int type, deal *d) {
