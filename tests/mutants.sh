@@ -162,6 +162,12 @@ mutant slow positions-of-batch src/cpu/attention_rows.c \
 mutant quick softmax-rescale src/cpu/rows_loops.h \
     's->d *= kf_exp(s->m - m);' '' \
     softmax/long
+mutant slow softmax-next-longer src/cpu/rows_loops.h \
+    'for (i = n / PAIR * PAIR; i + PAIR <= next->n; i += PAIR) largest_take2(&all, next->x, type, i);' '' \
+    softmax/length/4099
+mutant slow rmsnorm-kept src/cpu/rows_loops.h \
+    'bool kept = r->sum && (r->sum == r->x || r->sum == r->residual);' 'bool kept = false;' \
+    rmsnorm/sum-is-residual
 mutant quick merge-weight src/cpu/merge_states.c \
     'weight[s] * inverse;' 'weight[s];' \
     merge_states/two-parts
