@@ -266,11 +266,14 @@ def main():
     from keyfold.peers.report import commit
 
     torch.manual_seed(0)
-    source = {"machine": Place("cuda").machine, "commit": commit(), "flashinfer": library.__version__,
+    source = {"machine": Place().machine, "commit": commit(), "flashinfer": library.__version__,
               "command": "python -m studies.flashinfer_walkthrough.walkthrough " + " ".join(sys.argv[1:])}  # fmt: skip
     rows, failed = [], 0
     for step in STEPS:
         if step.__name__ not in options.steps.split(","):
+            continue
+        if step is not modules and not torch.cuda.is_available():
+            print(f"-- {step.__name__}: left out, no CUDA device")
             continue
         try:
             found = step(library)

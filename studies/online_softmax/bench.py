@@ -31,9 +31,7 @@ def main():
     rows = []
     for shape in CASES["cuda"]["softmax"]:
         case = Case("softmax", shape, "bf16")
-        row = measure(
-            case, place, peers=options.peers.split(","), extra={"triton": triton_call}, count=options.rounds
-        )
+        row = measure(case, place, peers=options.peers.split(","), extra={"triton": triton_call}, count=options.rounds)
         rows.append({**row, **source})
         print(report.line(row), flush=True)
         if options.json:
