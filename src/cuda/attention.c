@@ -9,11 +9,12 @@
 // taken as the nearest in range, for nothing here may wait to look at it.
 #include "cuda/attention.h"
 #include "cuda/cuda.h"
+#include "math/rope.h"
 
 #include <string.h>
 
 enum {
-    DECODE_ROWS = 16,   // of the decode kernel's tile
+    DECODE_ROWS = 16,   // of the decode kernels' largest tile
     SMALL_TILE = 64,    // rows
     FIXED_SPLIT = 1024, // keys of a split where the context asks for one length
     START_KEYS = 64,    // what starting a block and writing its state costs a decode, in keys that it could have read
@@ -28,28 +29,41 @@ typedef struct attention_plan {
     const kf_cuda_attention_kernel *merge;
     int32_t heads, rows, lists, tiles, section, split, splits, cluster;
     int64_t part_floats; // of o in the workspace, before the states
+    kf_cuda_rope rope;
 } attention_plan;
 kf_static_assert(sizeof(attention_plan) <= sizeof((kf_plan *)0)->word, "the plan's words hold it");
 
 static const attention_plan *plan_of(const kf_op *op) { return (const attention_plan *)op->plan.word; }
 
 static const kf_cuda_attention_kernel *const tables[] = {
-    kf_cuda_prefill_64,  kf_cuda_prefill_96, kf_cuda_prefill_128, kf_cuda_prefill_192,
-    kf_cuda_prefill_256, kf_cuda_decode_64,  kf_cuda_decode_128,  kf_cuda_decode_256,
+    kf_cuda_prefill_64,   kf_cuda_prefill_96, kf_cuda_prefill_128, kf_cuda_prefill_192, kf_cuda_prefill_256,
+    kf_cuda_prefill_fp32, kf_cuda_decode_64,  kf_cuda_decode_128,  kf_cuda_decode_256,  kf_cuda_decode_fp32,
 };
 enum { TABLES = sizeof tables / sizeof *tables };
 
-// The first kernel of the tables (narrow ones stand before wide ones) that fits. With `like`: one for the same head
-// dimensions with tiles of `rows` rows.
+// Tensor cores multiply 16-bit types, and both factors are of one: all else is for the fp32 kernels.
+static bool is_fp32(const kf_attention_problem *p) { return p->q.type == KF_TYPE_F32 || p->k.type != p->q.type; }
+
+// Whether the kernel computes this problem on this device, tiles apart.
+static bool kernel_fits(const kf_cuda_attention_kernel *row, const kf_cuda_device *device,
+                        const kf_attention_problem *p) {
+    return row->type == (is_fp32(p) ? KF_TYPE_F32 : p->q.type) &&
+           (!row->kv_bytes || row->kv_bytes == kf_type_size(p->k.type)) && row->D >= p->options.D &&
+           row->Dv >= p->options.Dv && row->shared <= device->shared_limit && row->arch_min <= device->arch;
+}
+
+// The first kernel of the tables (narrow ones stand before wide ones) that fits, and of decode kernels has rows enough. With
+// `like`: one for the same head dimensions with tiles of `rows` rows.
 static const kf_cuda_attention_kernel *find_kernel(const kf_cuda_device *device, const kf_attention_problem *p,
                                                    int kind, int general, const kf_cuda_attention_kernel *like,
-                                                   int rows) {
+                                                   int64_t rows) {
     for (int i = 0; i < TABLES; i++)
-        for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++)
-            if (row->kind == kind && row->type == p->q.type && row->general == general && row->D >= p->options.D &&
-                row->Dv >= p->options.Dv && row->shared <= device->shared_limit && row->arch_min <= device->arch &&
-                (!like || (row->D == like->D && row->Dv == like->Dv && row->rows == rows)))
+        for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++) {
+            if (row->kind != kind || row->general != general || !kernel_fits(row, device, p)) continue;
+            if (like ? row->D == like->D && row->Dv == like->Dv && row->rows == rows
+                     : kind == KF_CUDA_PREFILL || row->rows >= rows)
                 return row;
+        }
     return NULL;
 }
 
@@ -57,12 +71,6 @@ static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static kf_status check_problem(const kf_attention_problem *p) {
     const struct kf_attention_options *n = &p->options;
-    if ((p->q.type != KF_TYPE_F16 && p->q.type != KF_TYPE_BF16) || p->k.type != p->q.type)
-        return kf_fail(KF_UNSUPPORTED,
-                       "attention: q is %s and k is %s; the cuda backend has fp16 and bf16, the same for both",
-                       kf_type_name(p->q.type), kf_type_name(p->k.type));
-    if (n->rope_q || n->rope_k)
-        return kf_fail(KF_UNSUPPORTED, "attention: a ROPE flag is set; the cuda backend does not rotate at load yet");
     const int64_t limit = INT32_MAX - 1024; // tile arithmetic is 32-bit; addresses are not
     if (n->Nk > limit || n->Nq > limit / (n->H ? n->H : 1) || n->B > limit / (n->H ? n->H : 1))
         return kf_fail(KF_UNSUPPORTED,
@@ -126,7 +134,7 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     const int64_t group = n->H / n->Hkv;
     const bool decode = group * n->Nq <= DECODE_ROWS;
     const int kind = decode ? KF_CUDA_DECODE : KF_CUDA_PREFILL;
-    plan->plain = find_kernel(device, p, kind, 0, NULL, 0);
+    plan->plain = find_kernel(device, p, kind, 0, NULL, group * n->Nq);
     // Small tiles where large ones would leave part of the machine without work. (A fixed split promises a sequence the same
     // bits in any batch: then nothing is chosen by how many there are.)
     if (plan->plain && !decode && !op->context->info.fixed_split &&
@@ -134,7 +142,10 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
         const kf_cuda_attention_kernel *small = find_kernel(device, p, kind, 0, plan->plain, SMALL_TILE);
         if (small) plan->plain = small;
     }
-    if (plan->plain) plan->general = find_kernel(device, p, kind, 1, plan->plain, plan->plain->rows);
+    if (plan->plain) // the fp32 kernels are both
+        plan->general = plan->plain->type == KF_TYPE_F32
+                            ? plan->plain
+                            : find_kernel(device, p, kind, 1, plan->plain, plan->plain->rows);
     plan->merge = kf_cuda_merge;
     if (!plan->general)
         return kf_fail(KF_UNSUPPORTED, "attention: no kernel for D = %lld, Dv = %lld within %d bytes of shared memory",
@@ -158,6 +169,16 @@ static kf_status prepare_kernels(const kf_context *context, const attention_plan
     return status;
 }
 
+// In turns, so that the device finds an angle's fraction of a turn by one product.
+static void plan_rope(const struct kf_attention_options *n, kf_cuda_rope *rope) {
+    if (!n->rope_q && !n->rope_k) return;
+    rope->q = (int32_t)n->rope_q, rope->k = (int32_t)n->rope_k;
+    rope->split_halves = n->rope.pairing == KF_ROPE_NEOX;
+    rope->dims = n->rope.dims;
+    rope->magnitude = (float)kf_rope_table(&n->rope, rope->turns);
+    for (int32_t c = 0; c < rope->dims / 2; c++) rope->turns[c] /= 2 * KF_PI;
+}
+
 static kf_status make_plan(kf_op *op) {
     const kf_attention_problem *p = &op->problem.attention;
     const struct kf_attention_options *n = &p->options;
@@ -165,6 +186,7 @@ static kf_status make_plan(kf_op *op) {
     KF_TRY(check_problem(p));
     if (n->B * n->H * n->Nq == 0) return KF_OK; // nothing to do: no kernel is chosen
     KF_TRY(choose_kernels(op, &plan));
+    plan_rope(n, &plan.rope);
     // Partial states are worth their memory where rows are few.
     const bool few = plan.plain->kind == KF_CUDA_DECODE ||
                      (!op->context->info.fixed_split &&
@@ -178,7 +200,7 @@ static kf_status make_plan(kf_op *op) {
     if (blocks > INT32_MAX || states > INT32_MAX * (int64_t)MOST_SPLITS)
         return kf_fail(KF_UNSUPPORTED, "attention: %lld tiles; the cuda backend allows 2^31 - 1", (long long)blocks);
     if (plan.plain->kind == KF_CUDA_DECODE) plan.section = plan.lists;
-    const int64_t lists_per_kv = n->H / n->Hkv / plan.heads, bytes = n->Nk * (n->D + n->Dv) * 2;
+    const int64_t lists_per_kv = n->H / n->Hkv / plan.heads, bytes = n->Nk * (n->D + n->Dv) * kf_type_size(p->k.type);
     const int64_t together = bytes > 0 ? SECTION_BYTES / bytes * lists_per_kv : plan.lists;
     if (!plan.section) plan.section = (int32_t)(together < lists_per_kv ? lists_per_kv : together);
     if (plan.section > plan.lists) plan.section = plan.lists;
@@ -222,6 +244,8 @@ static kf_cuda_attention make_argument(const kf_op *op, char *workspace) {
         .position_wide = p->positions.type == KF_TYPE_I64,
         .bias_type = p->bias.type,
         .o_type = p->o.type,
+        .q_type = p->q.type,
+        .kv_type = p->k.type,
         .H = (int32_t)n->H,
         .Hkv = (int32_t)n->Hkv,
         .Nq = (int32_t)n->Nq,
@@ -243,6 +267,7 @@ static kf_cuda_attention make_argument(const kf_op *op, char *workspace) {
         .window_right = n->window_right,
         .scale = n->scale,
         .softcap = n->softcap,
+        .rope = plan->rope,
     };
     for (int i = 0; i < 3; i++) {
         a.q_stride[i] = p->q.stride[i], a.k_stride[i] = p->k.stride[i], a.v_stride[i] = p->v.stride[i];
@@ -261,13 +286,16 @@ kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
     if (!plan->plain) return KF_OK;
     const kf_cuda_device *device = kf_cuda(op->context);
     const kf_cuda_attention a = make_argument(op, workspace);
-    const bool general = !a.aligned || a.softcap > 0 || a.alibi_slopes || a.bias || a.mask || a.scale < 0;
+    // Where positions are given, a window's intervals may leave gaps between them: keys that no row sees.
+    const bool gaps = a.positions && a.window_left != INT64_MAX;
+    const bool general =
+        !a.aligned || a.softcap > 0 || a.alibi_slopes || a.bias || a.mask || a.scale < 0 || gaps || a.rope.k;
     const kf_cuda_attention_kernel *kernel = general ? plan->general : plan->plain;
     const kf_cuda_launch_shape tiles = {.blocks = op->plan.items[0],
                                         .threads = kernel->threads,
                                         .shared = kernel->shared,
                                         .cluster = plan->cluster,
-                                        .dependent = kernel->kind == KF_CUDA_DECODE};
+                                        .dependent = true};
     KF_TRY(kf_cuda_launch(device, kernel->function, &tiles, &a, "attention: launch"));
     if (plan->splits == 1 || plan->cluster > 1) return KF_OK;
     const kf_cuda_launch_shape rows = {
@@ -284,7 +312,7 @@ bool kf_cuda_attention_support(int32_t index, kf_support_row *row) {
             row->kind = KF_OP_ATTENTION;
             row->backend = "cuda";
             row->isa = 0;
-            row->dtypes = kf_type_name(kernel->type);
+            row->dtypes = kernel->type == KF_TYPE_F32 ? "fp32 fp16 bf16, mixed" : kf_type_name(kernel->type);
             row->notes = kernel->name;
             return true;
         }

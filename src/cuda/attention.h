@@ -15,6 +15,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { KF_CUDA_ROPE_PAIRS = 128 };
+
+typedef struct kf_cuda_rope {
+    int32_t q, k;         // not 0: rotated at load
+    int32_t split_halves; // pairs (c, c + dims/2); 0: (2c, 2c + 1)
+    int32_t dims;
+    float magnitude;
+    double turns[KF_CUDA_ROPE_PAIRS]; // of pair c, from one position to the next
+} kf_cuda_rope;
+
 typedef struct kf_cuda_attention {
     const char *q, *k, *v;
     char *o;
@@ -28,6 +38,7 @@ typedef struct kf_cuda_attention {
     const uint8_t *mask;
     int32_t length_wide, position_wide; // not 0: int64, else int32
     int32_t bias_type, o_type;          // kf_type
+    int32_t q_type, kv_type;            // likewise; read by the fp32 kernels alone
     int32_t H, Hkv, Nq, Nk, D, Dv;
     int32_t heads, rows, lists, tiles; // of a list; lists in all; tiles of a list
     int32_t sequence_lists, kv_lists;  // lists of a sequence; lists that share a KV head
@@ -40,6 +51,7 @@ typedef struct kf_cuda_attention {
     // Partial states where splits > 1: of row r of list l in split s at index (l rows + r) splits + s.
     float *part_o;     // [.][Dv], not divided by d
     float *part_state; // [.][2]: m (in units of log2), d
+    kf_cuda_rope rope;
 } kf_cuda_attention;
 
 // One kernel: what it is for and how it is launched. `function` takes a kf_cuda_attention.
@@ -50,12 +62,13 @@ typedef enum kf_cuda_attention_kind {
 } kf_cuda_attention_kind;
 
 typedef struct kf_cuda_attention_kernel {
-    int32_t kind;    // kf_cuda_attention_kind
-    int32_t type;    // kf_type of q, k, v
-    int32_t D, Dv;   // that it is compiled for: smaller head dimensions are padded with zeros
-    int32_t general; // takes softcap, ALiBi, bias, masks, negative scales, unaligned rows
-    int32_t rows;    // of a tile
-    int32_t keys;    // of a tile; splits are multiples of it
+    int32_t kind;     // kf_cuda_attention_kind
+    int32_t type;     // kf_type of q, k, v; fp32: any q, and k and v of kv_bytes an element
+    int32_t kv_bytes; // 0: any
+    int32_t D, Dv;    // that it is compiled for: smaller head dimensions are padded with zeros
+    int32_t general;  // takes softcap, ALiBi, bias, masks, negative scales, unaligned rows
+    int32_t rows;     // of a tile
+    int32_t keys;     // of a tile; splits are multiples of it
     int32_t threads;
     int32_t blocks;   // meant to share a multiprocessor
     int32_t shared;   // bytes
@@ -69,8 +82,8 @@ typedef struct kf_cuda_attention_kernel {
 extern "C" {
 #endif
 extern const kf_cuda_attention_kernel kf_cuda_prefill_64[], kf_cuda_prefill_96[], kf_cuda_prefill_128[],
-    kf_cuda_prefill_192[], kf_cuda_prefill_256[], kf_cuda_decode_64[], kf_cuda_decode_128[], kf_cuda_decode_256[],
-    kf_cuda_merge[];
+    kf_cuda_prefill_192[], kf_cuda_prefill_256[], kf_cuda_prefill_fp32[], kf_cuda_decode_64[], kf_cuda_decode_128[],
+    kf_cuda_decode_256[], kf_cuda_decode_fp32[], kf_cuda_merge[];
 #ifdef __cplusplus
 }
 #endif

@@ -15,7 +15,8 @@
 #ifndef KF_CUDA_DECODE_CUH
 #define KF_CUDA_DECODE_CUH
 
-#include "cuda/attention.cuh"
+#include "cuda/attention_rope.cuh"
+#include "cuda/decode_end.cuh"
 
 template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool GENERAL_> struct kf_decode {
     using T = T_;
@@ -29,8 +30,7 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
     static constexpr int RING_BYTES = STAGES * STAGE_BYTES, Q_BYTES = ROWS * D * 2, O_BYTES = ROWS * DV * 4;
     static constexpr int ROW_BYTES = ROWS * 8 + 16 + (WARPS + 1) * ROWS * 8;
     static constexpr int SHARED = Q_BYTES + WARPS * RING_BYTES + ROW_BYTES;
-    static_assert(2 * O_BYTES <= RING_BYTES, "a warp's output, and the block's, take a ring's place at the end");
-    static constexpr int MOST_CLUSTER = 8;
+    using ending = kf_decode_end<DV, ROWS, WARPS, RING_BYTES>;
 
     struct state {
         float o[DV / 8][4], limit[2], d[2];
@@ -126,85 +126,6 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
         }
     }
 
-    // An element of o with its row's m and d.
-    struct element {
-        float m, d, o;
-    };
-
-    static __device__ __forceinline__ void store(const kf_cuda_attention &a, const kf_block &w, int row, int column,
-                                                 element x) {
-        const int2 at = kf_block_row(a, w.row0 + row);
-        const int32_t query = at.x, head = w.head0 + at.y;
-        const kf_row_end end = kf_row_finish(a, head, x.m, x.d);
-        if (a.lse && column == 0)
-            a.lse[w.b * a.lse_stride[0] + head * a.lse_stride[1] + query * a.lse_stride[2]] = end.lse;
-        const int64_t place = w.b * a.o_stride[0] + head * a.o_stride[1] + query * a.o_stride[2] + column;
-        kf_store_element(a.o + place * (a.o_type == KF_F32 ? 4 : 2), a.o_type, x.o * end.factor);
-    }
-
-    // The warps' states, merged in the order of the warps; element (row, column) is one thread's.
-    static __device__ __forceinline__ void finish(const kf_cuda_attention &a, const kf_block &w, float2 *states,
-                                                  char *rings, int thread) {
-        float *block_o = reinterpret_cast<float *>(rings + O_BYTES);
-        float2 *block_states = states + WARPS * ROWS;
-        for (int i = thread; i < w.rows * DV; i += THREADS) {
-            const int row = i / DV, column = i % DV;
-            element all = {-INFINITY, 0.0f, 0.0f};
-#pragma unroll
-            for (int s = 0; s < WARPS; s++) all.m = fmaxf(all.m, states[s * ROWS + row].x);
-            const float origin = kf_part_origin(all.m);
-#pragma unroll
-            for (int s = 0; s < WARPS; s++) {
-                const float2 part = states[s * ROWS + row];
-                const float weight = kf_exp2_fast(part.x - origin);
-                all.d = fmaf(weight, part.y, all.d);
-                all.o = fmaf(weight, reinterpret_cast<const float *>(rings + s * RING_BYTES)[i], all.o);
-            }
-            if (a.cluster > 1) {
-                block_o[i] = all.o;
-                if (column == 0) block_states[row] = make_float2(all.m, all.d);
-            } else if (column >= a.Dv) {
-                continue;
-            } else if (a.splits > 1) {
-                const int64_t place = ((int64_t)w.list * a.rows + w.row0 + row) * a.splits + w.split;
-                a.part_o[place * a.Dv + column] = all.o;
-                if (column == 0) reinterpret_cast<float2 *>(a.part_state)[place] = make_float2(all.m, all.d);
-            } else {
-                store(a, w, row, column, all);
-            }
-        }
-        if (a.cluster > 1) merge_cluster(a, w, kf_shared(block_states), kf_shared(block_o), thread);
-    }
-
-    // The blocks' states, merged in the order of the splits; each block takes a share of the elements.
-    static __device__ __forceinline__ void merge_cluster(const kf_cuda_attention &a, const kf_block &w, uint32_t states,
-                                                         uint32_t o, int thread) {
-        kf_cluster_barrier();
-        for (int i = thread + THREADS * kf_cluster_rank(); i < w.rows * DV; i += THREADS * a.cluster) {
-            const int row = i / DV, column = i % DV;
-            element all = {-INFINITY, 0.0f, 0.0f};
-            float m[MOST_CLUSTER], d[MOST_CLUSTER], x[MOST_CLUSTER];
-#pragma unroll
-            for (int s = 0; s < MOST_CLUSTER; s++) {
-                m[s] = -INFINITY, d[s] = x[s] = 0.0f;
-                if (s >= a.cluster) continue;
-                m[s] = kf_cluster_float(states + 8 * row, s);
-                d[s] = kf_cluster_float(states + 8 * row + 4, s);
-                x[s] = kf_cluster_float(o + 4 * i, s);
-            }
-#pragma unroll
-            for (int s = 0; s < MOST_CLUSTER; s++) all.m = fmaxf(all.m, m[s]);
-            const float origin = kf_part_origin(all.m);
-#pragma unroll
-            for (int s = 0; s < MOST_CLUSTER; s++) {
-                const float weight = kf_exp2_fast(m[s] - origin);
-                all.d = fmaf(weight, d[s], all.d), all.o = fmaf(weight, x[s], all.o);
-            }
-            if (column < a.Dv) store(a, w, row, column, all);
-        }
-        kf_cluster_barrier(); // no block ends while another still reads its memory
-    }
-
     static __device__ __forceinline__ void run(const kf_cuda_attention &a) {
         extern __shared__ __align__(128) char memory[];
         char *const rings = memory + Q_BYTES;
@@ -247,6 +168,11 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
         for (int row = thread; row < ROWS; row += THREADS) keys[row] = kf_block_row_keys(a, w, row);
         kf_copy_wait<STAGES - 2>();
         __syncthreads(); // q and keys are there
+        if (a.rope.q) {
+            for (int row = warp; row < w.rows; row += WARPS)
+                kf_rotate_queries<1>(a, w, kf_rope_tile<T, D>{memory}, row, row + 1, lane);
+            __syncthreads();
+        }
         uint32_t q[Q_FRAGMENTS][4];
 #pragma unroll
         for (int kk = 0; kk < Q_FRAGMENTS; kk++)
@@ -267,6 +193,11 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
             const int ahead = stage == 0 ? STAGES - 1 : stage - 1;
             load(t + (STAGES - 1) * WARPS, ahead);
             kf_copy_commit();
+            if (GENERAL && a.rope.k) {
+                char *const place = rings + warp * RING_BYTES + stage * STAGE_BYTES;
+                kf_rotate_keys<KF_ROPE_STEPS>(a, kf_rope_tile<T, D>{place}, t * KEYS, 0, KEYS, lane);
+                __syncwarp();
+            }
             tile(a, w, x, q, kf_shared(memory), ring + stage * STAGE_BYTES, t * KEYS, keys, views, c, lane);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
@@ -283,7 +214,7 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
                 *reinterpret_cast<float2 *>(to + 8 * n) = make_float2(x.o[n][2 * half], x.o[n][2 * half + 1]);
         }
         __syncthreads();
-        finish(a, w, states, rings, thread);
+        ending::finish(a, w, states, rings, thread);
     }
 };
 
@@ -294,7 +225,7 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) kf_decode_kernel(const 
 
 #define KF_DECODE_ROW(T, TYPE, D, DV, WARPS, STAGES, BLOCKS, GENERAL)                                                  \
     {                                                                                                                  \
-        KF_CUDA_DECODE, TYPE, D, DV, GENERAL, 16, 16, WARPS * 32, BLOCKS,                                              \
+        KF_CUDA_DECODE, TYPE, 0, D, DV, GENERAL, 16, 16, WARPS * 32, BLOCKS,                                           \
             kf_decode<T, D, DV, WARPS, STAGES, BLOCKS, GENERAL>::SHARED, 80,                                           \
             (const void *)kf_decode_kernel<kf_decode<T, D, DV, WARPS, STAGES, BLOCKS, GENERAL>>,                       \
             "decode, " #WARPS " warps of 16 keys, D=" #D " Dv=" #DV ", mma.sync m16n8k16"                              \

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(WARPS * 32) kf_merge_kernel(const __grid_const
 }
 
 extern "C" const kf_cuda_attention_kernel kf_cuda_merge[] = {
-    {KF_CUDA_MERGE, 0, COLUMNS, COLUMNS, 0, 1, 0, WARPS * 32, 1, 0, 80, (const void *)kf_merge_kernel,
+    {KF_CUDA_MERGE, 0, 0, COLUMNS, COLUMNS, 0, 1, 0, WARPS * 32, 1, 0, 80, (const void *)kf_merge_kernel,
      "merge of partial states"},
     {},
 };

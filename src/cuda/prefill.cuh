@@ -17,7 +17,7 @@
 #ifndef KF_CUDA_PREFILL_CUH
 #define KF_CUDA_PREFILL_CUH
 
-#include "cuda/attention.cuh"
+#include "cuda/attention_rope.cuh"
 
 template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCKS_, bool GENERAL_> struct kf_prefill {
     using T = T_;
@@ -32,6 +32,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     static constexpr int SHARED = MAIN_BYTES + ROW_BYTES;
     static_assert(WARP_ROWS % 16 == 0 && KEYS % 16 == 0 && KEYS <= 128 && DV <= D, "");
     static_assert(WARP_ROWS <= 32, "a lane for each row of a warp");
+    static_assert(KEYS % WARPS == 0, "each warp turns as many keys");
 
     // A warp's rows, in registers. Row index [mt][half]: row 16 mt + 8 half + lane / 4 of the warp.
     struct state {
@@ -296,6 +297,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
         int2 *keys = reinterpret_cast<int2 *>(memory + MAIN_BYTES);
         int *ends = reinterpret_cast<int *>(keys + TILE);
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, row0 = warp * WARP_ROWS;
+        kf_wait_for_previous();
         kf_block w = kf_block_find(a, blockIdx.x, TILE);
         kf_load_queries<TILE, D, THREADS, GENERAL>(q, a, w, thread);
         kf_copy_commit();
@@ -332,6 +334,11 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
         const float c = GENERAL ? 1.0f : a.scale * KF_LOG2E; // what scores are multiplied by
         const uint32_t my_q = q + row0 * D * 2;
         if (t1 > t0) load(t1 - 1);
+        if (a.rope.q && t1 > t0) {
+            kf_copy_wait<1>(); // q, and not yet the first tile
+            __syncthreads();
+            kf_rotate_queries<KF_ROPE_STEPS>(a, w, kf_rope_tile<T, D>{memory}, row0, row0 + WARP_ROWS, lane);
+        }
         kf_launch_dependents();
         for (int row = thread; row < TILE; row += THREADS) keys[row] = kf_block_row_keys(a, w, row);
 #pragma unroll 1
@@ -343,6 +350,13 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             kf_copy_wait<0>();
             __syncthreads();
             if (t > t0) load(t - 1);
+            if (GENERAL && a.rope.k) { // in place: of a tile each warp turns a share
+                constexpr int SHARE = KEYS / WARPS;
+                char *const tile = memory + Q_BYTES + (t & 1) * K_BYTES;
+                kf_rotate_keys<KF_ROPE_STEPS>(a, kf_rope_tile<T, D>{tile}, t * KEYS, warp * SHARE, (warp + 1) * SHARE,
+                                              lane);
+                __syncthreads();
+            }
             const bool partial = t >= f1 || t < f0;
             if (partial && !some_row_sees(keys + row0, t * KEYS, lane)) continue;
             products(my_q, k + (t & 1) * K_BYTES, lane, s);
@@ -368,7 +382,7 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
 
 #define KF_PREFILL_ROW(T, TYPE, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL)                                             \
     {                                                                                                                  \
-        KF_CUDA_PREFILL, TYPE, D, DV, GENERAL, TILE, KEYS, (WARPS)*32, BLOCKS,                                         \
+        KF_CUDA_PREFILL, TYPE, 0, D, DV, GENERAL, TILE, KEYS, (WARPS)*32, BLOCKS,                                      \
             kf_prefill<T, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>::SHARED, 80,                                      \
             (const void *)kf_prefill_kernel<kf_prefill<T, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>>,                 \
             "prefill " #TILE "x" #KEYS " D=" #D " Dv=" #DV ", mma.sync m16n8k16"                                       \
