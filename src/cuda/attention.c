@@ -9,16 +9,17 @@
 // taken as the nearest in range, for nothing here may wait to look at it.
 #include "cuda/attention.h"
 #include "cuda/cuda.h"
+#include "cuda/tuned.h"
 #include "math/rope.h"
 
 #include <string.h>
 
 enum {
     DECODE_ROWS = 16,   // of the decode kernels' largest tile
-    SMALL_TILE = 64,    // rows
     FIXED_SPLIT = 1024, // keys of a split where the context asks for one length
     START_KEYS = 64,    // what starting a block and writing its state costs a decode, in keys that it could have read
     MOST_SPLITS = 256,
+    TUNED_ROWS = 128, // the rows of a tile in the measure of a shape that tuned.h goes by
     MOST_CLUSTER = 8, // blocks that merge through shared memory: 16 of them took 1 us longer to start than 8
     SECTION_BYTES =
         40 << 20, // keys and values that tiles running side by side read: they should stay in an L2 of 50 MB
@@ -32,6 +33,8 @@ typedef struct attention_plan {
     kf_cuda_rope rope;
 } attention_plan;
 kf_static_assert(sizeof(attention_plan) <= sizeof((kf_plan *)0)->word, "the plan's words hold it");
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static const attention_plan *plan_of(const kf_op *op) { return (const attention_plan *)op->plan.word; }
 
@@ -52,22 +55,80 @@ static bool kernel_fits(const kf_cuda_attention_kernel *row, const kf_cuda_devic
            row->Dv >= p->options.Dv && row->shared <= device->shared_limit && row->arch_min <= device->arch;
 }
 
-// The first kernel of the tables (narrow ones stand before wide ones) that fits, and of decode kernels has rows enough. With
-// `like`: one for the same head dimensions with tiles of `rows` rows.
+// The first kernel of the tables (narrow ones stand before wide ones) that fits, and of decode kernels has rows enough.
 static const kf_cuda_attention_kernel *find_kernel(const kf_cuda_device *device, const kf_attention_problem *p,
-                                                   int kind, int general, const kf_cuda_attention_kernel *like,
-                                                   int64_t rows) {
+                                                   int kind, int64_t rows) {
     for (int i = 0; i < TABLES; i++)
-        for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++) {
-            if (row->kind != kind || row->general != general || !kernel_fits(row, device, p)) continue;
-            if (like ? row->D == like->D && row->Dv == like->Dv && row->rows == rows
-                     : kind == KF_CUDA_PREFILL || row->rows >= rows)
+        for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++)
+            if (row->kind == kind && !row->general && kernel_fits(row, device, p) &&
+                (kind == KF_CUDA_PREFILL || row->rows >= rows))
                 return row;
-        }
     return NULL;
 }
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// What takes the place of `plain` where scores need more than a scale: the same head dimensions and rows a tile. The fp32 kernels are both.
+static const kf_cuda_attention_kernel *find_general(const kf_cuda_device *device, const kf_attention_problem *p,
+                                                    const kf_cuda_attention_kernel *plain) {
+    if (plain->type == KF_TYPE_F32) return plain;
+    for (int i = 0; i < TABLES; i++)
+        for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++)
+            if (row->kind == plain->kind && row->general && kernel_fits(row, device, p) && row->D == plain->D &&
+                row->Dv == plain->Dv && row->rows == plain->rows)
+                return row;
+    return NULL;
+}
+
+// ------------------------------------------------------------------------------------------------------------- tiles
+
+static const kf_cuda_choice choices[] = {KF_CUDA_CHOICES};
+
+#if KF_TUNE
+#include "cuda/tune.h"
+
+static int32_t forced = -1; // row of the tiles of one head dimension that every plan takes
+
+static const kf_cuda_attention_kernel *tile_at(const kf_cuda_attention_kernel *of, int32_t index) {
+    for (int i = 0; i < TABLES; i++)
+        for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++)
+            if (row->kind == KF_CUDA_PREFILL && row->type == of->type && row->D == of->D && row->Dv == of->Dv &&
+                !row->general && index-- == 0)
+                return row;
+    return NULL;
+}
+
+bool kf_cuda_tune_tile(int32_t D, int32_t index, kf_cuda_tile *tile) {
+    const kf_cuda_attention_kernel of = {.type = KF_TYPE_BF16, .D = D, .Dv = D}, *row = tile_at(&of, index);
+    if (row) *tile = (kf_cuda_tile){row->rows, row->keys, row->threads / 32, row->blocks};
+    return row != NULL;
+}
+
+void kf_cuda_tune_force(int32_t index) { forced = index; }
+#endif
+
+// The tiles that were measured to be fastest for a shape like this one, or `first` where the device has no room for them. A
+// fixed split promises a sequence the same bits in any batch: then nothing is chosen by how many there are.
+static const kf_cuda_attention_kernel *choose_tile(const kf_op *op, const kf_cuda_attention_kernel *first) {
+    const kf_attention_problem *p = &op->problem.attention;
+    const struct kf_attention_options *n = &p->options;
+    const kf_cuda_device *device = kf_cuda(op->context);
+    int64_t size = n->B * n->H * divide_up(n->Nq, TUNED_ROWS) * 1000 / device->multiprocessors;
+    if (op->context->info.fixed_split) size = INT64_MAX;
+#if KF_TUNE
+    if (forced >= 0 && tile_at(first, forced)) return tile_at(first, forced);
+#endif
+    for (size_t c = 0; c < sizeof choices / sizeof *choices; c++) {
+        const kf_cuda_choice *choice = &choices[c];
+        if (choice->D != first->D || choice->causal != (n->window_right == 0) || choice->most < size) continue;
+        for (int i = 0; i < TABLES; i++)
+            for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++)
+                if (row->kind == KF_CUDA_PREFILL && !row->general && kernel_fits(row, device, p) &&
+                    row->D == first->D && row->Dv == first->Dv && row->rows == choice->rows &&
+                    row->keys == choice->keys && row->threads == 32 * choice->warps)
+                    return row;
+        return first;
+    }
+    return first;
+}
 
 static kf_status check_problem(const kf_attention_problem *p) {
     const struct kf_attention_options *n = &p->options;
@@ -90,12 +151,14 @@ static int64_t split_time(int64_t multiprocessors, const kf_cuda_attention_kerne
     return rounds * *keys + divide_up(rounds, kernel->blocks) * START_KEYS + merge;
 }
 
-static void choose_split(const kf_context *context, const kf_cuda_attention_kernel *kernel, int64_t Nk,
-                         attention_plan *plan) {
+static void choose_split(const kf_context *context, int64_t Nk, attention_plan *plan) {
+    const kf_cuda_attention_kernel *kernel = plan->plain;
     const kf_cuda_device *device = kf_cuda(context);
     const int64_t blocks = (int64_t)plan->lists * plan->tiles;
     const bool decode = kernel->kind == KF_CUDA_DECODE;
-    const int64_t unit = decode ? kernel->keys * (kernel->threads / 32) : kernel->keys;
+    // Whichever of the two kernels runs, a split ends with a tile (powers of two).
+    const int32_t tile = plan->general->keys > kernel->keys ? plan->general->keys : kernel->keys;
+    const int64_t unit = decode ? kernel->keys * (kernel->threads / 32) : tile;
     if (Nk < 1) Nk = 1;
     plan->cluster = 1;
     plan->split = (int32_t)(divide_up(Nk, unit) * unit);
@@ -133,19 +196,9 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     const kf_cuda_device *device = kf_cuda(op->context);
     const int64_t group = n->H / n->Hkv;
     const bool decode = group * n->Nq <= DECODE_ROWS;
-    const int kind = decode ? KF_CUDA_DECODE : KF_CUDA_PREFILL;
-    plan->plain = find_kernel(device, p, kind, 0, NULL, group * n->Nq);
-    // Small tiles where large ones would leave part of the machine without work. (A fixed split promises a sequence the same
-    // bits in any batch: then nothing is chosen by how many there are.)
-    if (plan->plain && !decode && !op->context->info.fixed_split &&
-        n->B * n->H * divide_up(n->Nq, plan->plain->rows) <= device->multiprocessors) {
-        const kf_cuda_attention_kernel *small = find_kernel(device, p, kind, 0, plan->plain, SMALL_TILE);
-        if (small) plan->plain = small;
-    }
-    if (plan->plain) // the fp32 kernels are both
-        plan->general = plan->plain->type == KF_TYPE_F32
-                            ? plan->plain
-                            : find_kernel(device, p, kind, 1, plan->plain, plan->plain->rows);
+    plan->plain = find_kernel(device, p, decode ? KF_CUDA_DECODE : KF_CUDA_PREFILL, group * n->Nq);
+    if (plan->plain && !decode) plan->plain = choose_tile(op, plan->plain);
+    if (plan->plain) plan->general = find_general(device, p, plan->plain);
     plan->merge = kf_cuda_merge;
     if (!plan->general)
         return kf_fail(KF_UNSUPPORTED, "attention: no kernel for D = %lld, Dv = %lld within %d bytes of shared memory",
@@ -192,7 +245,7 @@ static kf_status make_plan(kf_op *op) {
                      (!op->context->info.fixed_split &&
                       (int64_t)plan.lists * plan.tiles * 4 <= kf_cuda(op->context)->multiprocessors);
     if (few)
-        choose_split(op->context, plan.plain, n->Nk, &plan);
+        choose_split(op->context, n->Nk, &plan);
     else
         plan.split = INT32_MAX, plan.splits = plan.cluster = 1;
     const int64_t states = (int64_t)plan.lists * plan.rows * plan.splits,

@@ -301,6 +301,11 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
         kf_block w = kf_block_find(a, blockIdx.x, TILE);
         kf_load_queries<TILE, D, THREADS, GENERAL>(q, a, w, thread);
         kf_copy_commit();
+        if (a.rope.q) { // here, where little else is in registers: next to the loop it made the loop spill
+            kf_copy_wait<0>();
+            __syncthreads();
+            kf_rotate_queries<KF_ROPE_STEPS>(a, w, kf_rope_tile<T, D>{memory}, row0, row0 + WARP_ROWS, lane);
+        }
         kf_block_range<THREADS>(a, w, ends);
         // Tiles t0 .. t1 - 1, from right to left; of those in [f0, f1) every row sees every key.
         const int32_t t0 = w.lo / KEYS, t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;
@@ -322,6 +327,8 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             }
             kf_copy_commit();
         };
+        if (t1 > t0) load(t1 - 1);
+        kf_launch_dependents();
         state x;
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
@@ -333,13 +340,6 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             }
         const float c = GENERAL ? 1.0f : a.scale * KF_LOG2E; // what scores are multiplied by
         const uint32_t my_q = q + row0 * D * 2;
-        if (t1 > t0) load(t1 - 1);
-        if (a.rope.q && t1 > t0) {
-            kf_copy_wait<1>(); // q, and not yet the first tile
-            __syncthreads();
-            kf_rotate_queries<KF_ROPE_STEPS>(a, w, kf_rope_tile<T, D>{memory}, row0, row0 + WARP_ROWS, lane);
-        }
-        kf_launch_dependents();
         for (int row = thread; row < TILE; row += THREADS) keys[row] = kf_block_row_keys(a, w, row);
 #pragma unroll 1
         for (int32_t t = t1 - 1; t >= t0; t--) {
@@ -388,11 +388,14 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
             "prefill " #TILE "x" #KEYS " D=" #D " Dv=" #DV ", mma.sync m16n8k16"                                       \
     }
 
-// Both dtypes, plain and general; the general ones with 16 rows a warp, for their registers.
-#define KF_PREFILL_ROWS(D, DV, TILE, KEYS, WARPS, BLOCKS)                                                              \
+// Both dtypes. General kernels have 16 rows a warp, for their registers, and serve every plain one with tiles of as many rows.
+#define KF_PREFILL_PLAIN(D, DV, TILE, KEYS, WARPS, BLOCKS)                                                             \
     KF_PREFILL_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILE, KEYS, WARPS, BLOCKS, false),                              \
-        KF_PREFILL_ROW(__half, KF_F16, D, DV, TILE, KEYS, WARPS, BLOCKS, false),                                       \
-        KF_PREFILL_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILE, KEYS, (TILE / 16), 1, true),                          \
+        KF_PREFILL_ROW(__half, KF_F16, D, DV, TILE, KEYS, WARPS, BLOCKS, false)
+#define KF_PREFILL_GENERAL(D, DV, TILE, KEYS)                                                                          \
+    KF_PREFILL_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILE, KEYS, (TILE / 16), 1, true),                              \
         KF_PREFILL_ROW(__half, KF_F16, D, DV, TILE, KEYS, (TILE / 16), 1, true)
+#define KF_PREFILL_ROWS(D, DV, TILE, KEYS, WARPS, BLOCKS)                                                              \
+    KF_PREFILL_PLAIN(D, DV, TILE, KEYS, WARPS, BLOCKS), KF_PREFILL_GENERAL(D, DV, TILE, KEYS)
 
 #endif

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prefill, head dimensions up to 128: 32 rows a warp; 97 KB of shared memory, two blocks a multiprocessor on Hopper.
+// Prefill, head dimensions up to 128; tiles: tuned.h.
 #include "cuda/prefill.cuh"
+#include "cuda/tiles.h"
+
+#define PLAIN(TILE, KEYS, WARPS, BLOCKS) KF_PREFILL_PLAIN(128, 128, TILE, KEYS, WARPS, BLOCKS),
 
 extern "C" const kf_cuda_attention_kernel kf_cuda_prefill_128[] = {
-    KF_PREFILL_ROWS(128, 128, 128, 64, 4, 2),
-    KF_PREFILL_ROWS(128, 128, 64, 64, 4, 2),
+    KF_TILES_128(PLAIN) KF_PREFILL_GENERAL(128, 128, 128, 64),
+    KF_PREFILL_GENERAL(128, 128, 64, 64),
     {},
 };
