@@ -5,6 +5,7 @@
 #   make            build into build/            make bench      the speed table (ARGS="attention --causal" for one operation)
 #   make demo       a model that talks           make install    PREFIX=/usr/local DESTDIR=
 #   make test       the quick tests              make format     clang-format over the tree
+#   make tune       into build-tune/ with every CUDA tile: build-tune/keyfold tune times them
 #   make test-all   everything test.sh runs      make lint       clang-tidy over the tree
 MAKEFLAGS += --no-print-directory
 BUILD ?= build
@@ -36,6 +37,9 @@ test-all:
 bench: all
 	@$(BUILD)/keyfold bench $(ARGS)
 
+tune:
+	@$(MAKE) all BUILD=$(BUILD)-tune CUDA=ON CMAKE_ARGS="-DKEYFOLD_TUNE=ON $(CMAKE_ARGS)"
+
 install: all
 	@DESTDIR="$(DESTDIR)" $(CMAKE) --install $(BUILD) --prefix $(PREFIX)
 
@@ -48,4 +52,4 @@ lint: configure
 clean:
 	rm -rf $(BUILD) $(BUILD).log
 
-.PHONY: all configure demo test test-all bench install format lint clean
+.PHONY: all configure demo test test-all bench tune install format lint clean

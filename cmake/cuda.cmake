@@ -21,6 +21,8 @@ if(KEYFOLD_WERROR)
   list(APPEND CUDA_OPTIONS -Werror=all-warnings)
 endif()
 file(GLOB CUDA_SOURCES CONFIGURE_DEPENDS src/cuda/*.c src/cuda/*.cu)
+set_source_files_properties(src/cuda/attention.c src/cuda/prefill_64.cu src/cuda/prefill_128.cu PROPERTIES
+  COMPILE_DEFINITIONS KF_TUNE=$<BOOL:${KEYFOLD_TUNE}>)
 target_sources(keyfold_objects PRIVATE ${CUDA_SOURCES})
 target_compile_options(keyfold_objects PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${CUDA_OPTIONS}>")
 target_include_directories(keyfold_objects PRIVATE ${CUDAToolkit_INCLUDE_DIRS})

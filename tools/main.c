@@ -17,6 +17,9 @@ static const command commands[] = {
     {"info", kft_info, "version, CPU features, what is supported; --ceilings measures the machine"},
     {"bench", kft_bench, "times an operation beside the machine's ceilings; without one, the speed table"},
     {"profile", kft_profile, "what a GPU's counters say of an operation, through Nsight Compute"},
+#if KF_HAVE_CUDA
+    {"tune", kft_tune, "times the CUDA prefill's tiles and writes the table that plans choose by"},
+#endif
     {"verify", kft_verify, "holds every kernel against the float64 oracle"},
 #if KF_HAVE_MODEL // needs PCRE2
     {"generate", kft_generate, "text from a GGUF model, streamed; a chat on a terminal without a prompt"},

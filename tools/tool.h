@@ -15,6 +15,7 @@
 int kft_info(int argc, char **argv);
 int kft_bench(int argc, char **argv);
 int kft_profile(int argc, char **argv);
+int kft_tune(int argc, char **argv); // where the CUDA backend is built
 int kft_verify(int argc, char **argv);
 int kft_generate(int argc, char **argv);
 int kft_tokenize(int argc, char **argv);

@@ -4,7 +4,7 @@
 //
 //   1. max |o - oracle| <= 2 max |naive - oracle| + 2 ulp(max |oracle| of the row) (fp32: 4), naive being textbook attention in the tensors' dtype
 //   2. ||o - oracle|| <= 1e-5, 2e-3, 1e-2 ||oracle|| (fp32, fp16, bf16: the coarsest of the tensors), and twice that for each row
-//   3. |o - oracle| <= a + a |oracle|, a = 1e-2 in bf16 (5e-3 with RoPE), 1e-3 otherwise
+//   3. |o - oracle| <= a + a |oracle|, a = 1e-2 in bf16 (5e-3 with RoPE), 1e-3 otherwise (in fp16 with RoPE on a device 5e-3)
 //   4. gaps, guard zones and inputs unchanged, every element written, and the same bits in every way of calling (verify_execute)
 #include "verify_attention.h"
 
@@ -297,7 +297,9 @@ static bool oracle_open(verify_run *run, const attention_case *row, const kf_att
 static bool compare(verify_run *run, const attention_case *row, const attention_tensors *t, const oracle *w) {
     const int precision = ref_precision(coarsest_of(row));
     const bool rotated = row->flags & (KF_ATTENTION_ROPE_Q | KF_ATTENTION_ROPE_K);
-    const double tolerance = precision != 8 ? 1e-3 : rotated ? 5e-3 : 1e-2;
+    const double tolerance = rotated && (precision == 8 || (run->device && precision == 11)) ? 5e-3
+                             : precision == 8                                                ? 1e-2
+                                                                                             : 1e-3;
     const verify_bound twice_naive = {
         .rule = "twice the naive error and 2 ulp", .row = w->allowed, .spreads = row->spreads && run->device};
     const verify_bound seeds = {.rule = "atol and rtol",

@@ -141,13 +141,13 @@ static kf_status check_problem(const kf_attention_problem *p) {
     return KF_OK;
 }
 
-// Time of a cut into `splits`, in keys that a multiprocessor could have read: what the busiest one reads (one block reads as
-// fast as two), what it costs to start blocks, one after another, and the merge: a second kernel's is dear.
-static int64_t split_time(int64_t multiprocessors, const kf_cuda_attention_kernel *kernel, int64_t blocks, int64_t Nk,
+// Time of a cut into `splits`, in keys that a place for a block could have read: what the busiest one reads (of the 16-bit kernels one
+// block reads as fast as two, so a multiprocessor is one place), what it costs to start blocks, one after another, and the merge: a second kernel's is dear.
+static int64_t split_time(int64_t places, const kf_cuda_attention_kernel *kernel, int64_t blocks, int64_t Nk,
                           int64_t unit, int64_t splits, bool cluster, int64_t *keys) {
     *keys = divide_up(divide_up(Nk, splits), unit) * unit;
     const int64_t merge = splits == 1 ? 0 : cluster ? START_KEYS / 4 : 2 * START_KEYS;
-    const int64_t rounds = divide_up(blocks * divide_up(Nk, *keys), multiprocessors);
+    const int64_t rounds = divide_up(blocks * divide_up(Nk, *keys), places);
     return rounds * *keys + divide_up(rounds, kernel->blocks) * START_KEYS + merge;
 }
 
@@ -159,6 +159,8 @@ static void choose_split(const kf_context *context, int64_t Nk, attention_plan *
     // Whichever of the two kernels runs, a split ends with a tile (powers of two).
     const int32_t tile = plan->general->keys > kernel->keys ? plan->general->keys : kernel->keys;
     const int64_t unit = decode ? kernel->keys * (kernel->threads / 32) : tile;
+    // The fp32 kernels are bound by their instructions, too: there two blocks side by side read faster than one.
+    const int64_t places = (int64_t)device->multiprocessors * (kernel->type == KF_TYPE_F32 ? kernel->blocks : 1);
     if (Nk < 1) Nk = 1;
     plan->cluster = 1;
     plan->split = (int32_t)(divide_up(Nk, unit) * unit);
@@ -173,8 +175,8 @@ static void choose_split(const kf_context *context, int64_t Nk, attention_plan *
         // A cluster has as many blocks as it is launched with: splits that hold no keys are among them. Not more clusters
         // than find room at once: with two blocks a multiprocessor 32 clusters of 8 took a second round.
         const bool cluster = decode && kf_cuda_is_hopper(device) && splits > 1 && splits <= MOST_CLUSTER &&
-                             (splits & (splits - 1)) == 0 && blocks * splits <= device->multiprocessors;
-        const int64_t time = split_time(device->multiprocessors, kernel, blocks, Nk, unit, splits, cluster, &keys);
+                             (splits & (splits - 1)) == 0 && blocks * splits <= places;
+        const int64_t time = split_time(places, kernel, blocks, Nk, unit, splits, cluster, &keys);
         if (time >= best) continue;
         best = time;
         plan->split = (int32_t)keys;

@@ -265,11 +265,13 @@ __device__ __forceinline__ float kf_softcap(float s, float cap) {
     return cap - 2.0f * cap / (kf_exp2_fast(s * (2.0f * KF_LOG2E / cap)) + 1.0f);
 }
 
-// The product q . k of a row and key j (visible by its interval) as a logit; -inf where the mask or the bias hides it.
+// The product q . k of a row and key j (visible by its interval) as a logit; -inf where the mask or the bias hides it. EXACT: a
+// softcap to fp32's last bits.
+template <bool EXACT = false>
 __device__ __forceinline__ float kf_logit(const kf_cuda_attention &a, const kf_logit_row &row, int32_t j,
                                           float product) {
     float s = product * a.scale;
-    if (a.softcap > 0.0f) s = kf_softcap(s, a.softcap);
+    if (a.softcap > 0.0f) s = EXACT ? a.softcap * tanhf(s / a.softcap) : kf_softcap(s, a.softcap);
     if (a.alibi_slopes) s += kf_alibi_bias(row.slope, row.position, j);
     if (row.bias) {
         const float bias = kf_load_float(row.bias, a.bias_type, j * a.bias_stride[3]);

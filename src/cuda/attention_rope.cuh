@@ -46,47 +46,109 @@ __device__ __forceinline__ float2 kf_rope_and(float2 a, float2 b) {
     return make_float2(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
 }
 
-// Rows first .. end - 1 of the tile, by one warp. STEPS: rows from one computed angle to the next, where the rows are
-// neighbours (position(row + 1) = position(row) + 1).
-template <int STEPS, class Tile, class Position>
-__device__ __forceinline__ void kf_rotate_rows(const kf_cuda_rope &rope, Tile tile, int first, int end, bool neighbours,
-                                               Position position, int lane) {
-    const int half = rope.dims / 2;
+// The pair of a row turned by `angle`, which holds the magnitude.
+template <class Tile>
+__device__ __forceinline__ void kf_rope_store(Tile tile, int row, int x_at, int y_at, float x, float y, float2 angle) {
+    tile.store(row, x_at, x * angle.x - y * angle.y);
+    tile.store(row, y_at, x * angle.y + y * angle.x);
+}
+
+// Columns of pair c.
+__device__ __forceinline__ int2 kf_rope_columns(const kf_cuda_rope &rope, int c) {
+    return rope.split_halves ? make_int2(c, c + rope.dims / 2) : make_int2(2 * c, 2 * c + 1);
+}
+
+// One row at position p, by one warp.
+template <class Tile>
+__device__ __forceinline__ void kf_rotate_row(const kf_cuda_rope &rope, Tile tile, int row, int64_t p, int lane) {
 #pragma unroll 1
-    for (int c = lane; c < half; c += 32) {
-        const double turns = rope.turns[c];
-        const int x_at = rope.split_halves ? c : 2 * c, y_at = rope.split_halves ? c + half : 2 * c + 1;
-        const float2 step = STEPS > 1 && neighbours ? kf_rope_angle(turns, 1) : make_float2(1.0f, 0.0f);
-        float2 angle = step;
-#pragma unroll 1
-        for (int row = first; row < end; row++) {
-            if (STEPS == 1 || !neighbours || (row - first) % STEPS == 0) {
-                angle = kf_rope_angle(turns, position(row));
-                angle.x *= rope.magnitude, angle.y *= rope.magnitude;
-            } else {
-                angle = kf_rope_and(angle, step);
-            }
-            const float x = tile.load(row, x_at), y = tile.load(row, y_at);
-            tile.store(row, x_at, x * angle.x - y * angle.y);
-            tile.store(row, y_at, x * angle.y + y * angle.x);
+    for (int c = lane; c < rope.dims / 2; c += 32) {
+        const int2 at = kf_rope_columns(rope, c);
+        float2 angle = kf_rope_angle(rope.turns[c], p);
+        angle.x *= rope.magnitude, angle.y *= rope.magnitude;
+        kf_rope_store(tile, row, at.x, at.y, tile.load(row, at.x), tile.load(row, at.y), angle);
+    }
+}
+
+// COUNT rows from `row` on, whose angles begin with `angle` and are `step` apart: what is loaded is asked for before it is used.
+template <int COUNT, class Tile>
+__device__ __forceinline__ void kf_rotate_steps(Tile tile, int row, int2 at, float2 &angle, float2 step) {
+    constexpr int BATCH = 8; // loads on their way
+    static_assert(COUNT % BATCH == 0, "");
+#pragma unroll
+    for (int r0 = 0; r0 < COUNT; r0 += BATCH) {
+        float x[BATCH], y[BATCH];
+#pragma unroll
+        for (int r = 0; r < BATCH; r++) x[r] = tile.load(row + r0 + r, at.x), y[r] = tile.load(row + r0 + r, at.y);
+#pragma unroll
+        for (int r = 0; r < BATCH; r++) {
+            kf_rope_store(tile, row + r0 + r, at.x, at.y, x[r], y[r], angle);
+            angle = kf_rope_and(angle, step);
         }
     }
 }
 
-// Rows first .. end - 1 of the block's tile of queries, by one warp; rows past the last query stay zero.
-template <int STEPS, class Tile>
-__device__ __forceinline__ void kf_rotate_queries(const kf_cuda_attention &a, const kf_block &w, Tile tile, int first,
-                                                  int end, int lane) {
-    const auto position = [&](int row) { return kf_block_position(a, w, kf_block_row(a, w.row0 + row).x); };
-    kf_rotate_rows<STEPS>(a.rope, tile, first, min(end, w.rows), a.heads == 1 && !a.positions, position, lane);
+// COUNT neighbouring rows from `row` on, the first at position p, by one warp.
+template <int COUNT, class Tile>
+__device__ __forceinline__ void kf_rotate_run(const kf_cuda_rope &rope, Tile tile, int row, int64_t p, int lane) {
+    constexpr int STEPS = COUNT < KF_ROPE_STEPS ? COUNT : KF_ROPE_STEPS;
+#pragma unroll 1
+    for (int c = lane; c < rope.dims / 2; c += 32) {
+        const int2 at = kf_rope_columns(rope, c);
+        const double turns = rope.turns[c];
+        const float2 step = kf_rope_angle(turns, 1);
+#pragma unroll 1
+        for (int r = 0; r < COUNT; r += STEPS) {
+            float2 angle = kf_rope_angle(turns, p + r);
+            angle.x *= rope.magnitude, angle.y *= rope.magnitude;
+            kf_rotate_steps<STEPS>(tile, row + r, at, angle, step);
+        }
+    }
 }
 
-// Rows first .. end - 1 of a tile of keys that begins at key `key`: key j stands at position j.
-template <int STEPS, class Tile>
-__device__ __forceinline__ void kf_rotate_keys(const kf_cuda_attention &a, Tile tile, int32_t key, int first, int end,
-                                               int lane) {
-    kf_rotate_rows<STEPS>(
-        a.rope, tile, first, end, true, [&](int row) { return (int64_t)key + row; }, lane);
+// Rows `row` .. row + COUNT - 1 of the block's tile of queries, by one warp; rows past the last query are zero and stay so. EXACT:
+// each row's angle for itself.
+template <int COUNT, bool EXACT, class Tile>
+__device__ __forceinline__ void kf_rotate_queries(const kf_cuda_attention &a, const kf_block &w, Tile tile, int row,
+                                                  int lane) {
+    if constexpr (!EXACT)
+        if (a.heads == 1 && !a.positions) {
+            kf_rotate_run<COUNT>(a.rope, tile, row, (int64_t)w.row0 + row + w.offset, lane);
+            return;
+        }
+    const int end = min(row + COUNT, w.rows);
+    for (; row < end; row++)
+        kf_rotate_row(a.rope, tile, row, kf_block_position(a, w, kf_block_row(a, w.row0 + row).x), lane);
 }
+
+// The angles of a warp's own pairs while it goes through tiles of keys that are `distance` positions apart. They follow from each
+// other: over a hundred tiles an error of 2^-20, below what rounding to 16 bits leaves.
+template <int PAIRS> struct kf_rope_walk { // pairs lane, lane + 32, ...
+    float2 angle[PAIRS], step[PAIRS], stride[PAIRS];
+
+    __device__ __forceinline__ void begin(const kf_cuda_rope &rope, int64_t p, int distance, int lane) {
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            const int c = lane + 32 * i;
+            const double turns = c < rope.dims / 2 ? rope.turns[c] : 0.0;
+            angle[i] = kf_rope_angle(turns, p), step[i] = kf_rope_angle(turns, 1);
+            stride[i] = kf_rope_angle(turns, distance);
+            angle[i].x *= rope.magnitude, angle[i].y *= rope.magnitude;
+        }
+    }
+
+    // Rows 0 .. COUNT - 1 of the next tile.
+    template <int COUNT, class Tile>
+    __device__ __forceinline__ void next(const kf_cuda_rope &rope, Tile tile, int lane) {
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            const int c = lane + 32 * i;
+            if (c >= rope.dims / 2) continue;
+            float2 now = angle[i];
+            kf_rotate_steps<COUNT>(tile, 0, kf_rope_columns(rope, c), now, step[i]);
+            angle[i] = kf_rope_and(angle[i], stride[i]);
+        }
+    }
+};
 
 #endif

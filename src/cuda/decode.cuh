@@ -170,7 +170,7 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
         __syncthreads(); // q and keys are there
         if (a.rope.q) {
             for (int row = warp; row < w.rows; row += WARPS)
-                kf_rotate_queries<1>(a, w, kf_rope_tile<T, D>{memory}, row, row + 1, lane);
+                kf_rotate_queries<1, true>(a, w, kf_rope_tile<T, D>{memory}, row, lane);
             __syncthreads();
         }
         uint32_t q[Q_FRAGMENTS][4];
@@ -184,6 +184,8 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
         for (int n = 0; n < DV / 8; n++) x.o[n][0] = x.o[n][1] = x.o[n][2] = x.o[n][3] = 0.0f;
         kf_logit_row views[2] = {};
         if (GENERAL) views[0] = kf_logit_row_find(a, w, lane / 4), views[1] = kf_logit_row_find(a, w, 8 + lane / 4);
+        kf_rope_walk<(D + 63) / 64> walk;
+        if (GENERAL && a.rope.k) walk.begin(a.rope, (int64_t)tile0 * KEYS, WARPS * KEYS, lane);
         const float c = GENERAL ? 1.0f : a.scale * KF_LOG2E;
         int stage = 0;
 #pragma unroll 1
@@ -195,7 +197,7 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
             kf_copy_commit();
             if (GENERAL && a.rope.k) {
                 char *const place = rings + warp * RING_BYTES + stage * STAGE_BYTES;
-                kf_rotate_keys<KF_ROPE_STEPS>(a, kf_rope_tile<T, D>{place}, t * KEYS, 0, KEYS, lane);
+                walk.template next<KEYS>(a.rope, kf_rope_tile<T, D>{place}, lane);
                 __syncwarp();
             }
             tile(a, w, x, q, kf_shared(memory), ring + stage * STAGE_BYTES, t * KEYS, keys, views, c, lane);

@@ -121,8 +121,7 @@ template <int BYTES_, int D_, int ROWS_, int WARPS_> struct kf_decode_fp32 {
     // s: this lane's rows and its key.
     static __device__ __forceinline__ void products(const float *q, const char *tile, int key, bool is_half,
                                                     float (&s)[R]) {
-#pragma unroll
-        for (int r = 0; r < R; r++) s[r] = 0.0f;
+        float sum[R][4] = {}; // four chains: a multiply-add takes four cycles
 #pragma unroll 4
         for (int c = 0; c < CHUNKS; c++) {
             float k[CHUNK];
@@ -132,10 +131,12 @@ template <int BYTES_, int D_, int ROWS_, int WARPS_> struct kf_decode_fp32 {
 #pragma unroll
                 for (int part = 0; part < CHUNK; part += 4) {
                     const float4 x = *reinterpret_cast<const float4 *>(q + r * Q_STRIDE + c * CHUNK + part);
-                    s[r] = fmaf(x.x, k[part], s[r]), s[r] = fmaf(x.y, k[part + 1], s[r]);
-                    s[r] = fmaf(x.z, k[part + 2], s[r]), s[r] = fmaf(x.w, k[part + 3], s[r]);
+                    sum[r][0] = fmaf(x.x, k[part], sum[r][0]), sum[r][1] = fmaf(x.y, k[part + 1], sum[r][1]);
+                    sum[r][2] = fmaf(x.z, k[part + 2], sum[r][2]), sum[r][3] = fmaf(x.w, k[part + 3], sum[r][3]);
                 }
         }
+#pragma unroll
+        for (int r = 0; r < R; r++) s[r] = (sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]);
     }
 
     // Products to logits, -inf outside of the rows' intervals. Returns which keys of the tile some row sees.
@@ -148,7 +149,7 @@ template <int BYTES_, int D_, int ROWS_, int WARPS_> struct kf_decode_fp32 {
             const int2 see = keys[row0 + r];
             const bool inside = j >= see.x && j < see.y;
             if (inside && general)
-                s[r] = kf_logit(a, kf_logit_row_find(a, w, row0 + r), j, s[r]);
+                s[r] = kf_logit<true>(a, kf_logit_row_find(a, w, row0 + r), j, s[r]);
             else
                 s[r] = inside ? s[r] * a.scale : -INFINITY;
             some |= s[r] != -INFINITY;
@@ -261,7 +262,7 @@ template <int BYTES_, int D_, int ROWS_, int WARPS_> struct kf_decode_fp32 {
         __syncthreads();
         if (a.rope.q) {
             for (int row = warp; row < w.rows; row += WARPS)
-                kf_rotate_queries<1>(a, w, kf_rope_tile_fp32<Q_STRIDE>{q}, row, row + 1, lane);
+                kf_rotate_queries<1, true>(a, w, kf_rope_tile_fp32<Q_STRIDE>{q}, row, lane);
             __syncthreads();
         }
         state x;
@@ -280,7 +281,8 @@ template <int BYTES_, int D_, int ROWS_, int WARPS_> struct kf_decode_fp32 {
             char *const tile = ring + stage * STAGE_BYTES;
             const int32_t first = t * KEYS;
             if (a.rope.k) {
-                kf_rotate_keys<1>(a, ring_tile<BYTES, D>{tile, is_half}, first, 0, KEYS, lane);
+                for (int row = 0; row < KEYS; row++)
+                    kf_rotate_row(a.rope, ring_tile<BYTES, D>{tile, is_half}, row, (int64_t)first + row, lane);
                 __syncwarp();
             }
             float s[R];

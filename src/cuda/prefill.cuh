@@ -304,7 +304,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
         if (a.rope.q) { // here, where little else is in registers: next to the loop it made the loop spill
             kf_copy_wait<0>();
             __syncthreads();
-            kf_rotate_queries<KF_ROPE_STEPS>(a, w, kf_rope_tile<T, D>{memory}, row0, row0 + WARP_ROWS, lane);
+            kf_rotate_queries<WARP_ROWS, false>(a, w, kf_rope_tile<T, D>{memory}, row0, lane);
         }
         kf_block_range<THREADS>(a, w, ends);
         // Tiles t0 .. t1 - 1, from right to left; of those in [f0, f1) every row sees every key.
@@ -353,8 +353,8 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             if (GENERAL && a.rope.k) { // in place: of a tile each warp turns a share
                 constexpr int SHARE = KEYS / WARPS;
                 char *const tile = memory + Q_BYTES + (t & 1) * K_BYTES;
-                kf_rotate_keys<KF_ROPE_STEPS>(a, kf_rope_tile<T, D>{tile}, t * KEYS, warp * SHARE, (warp + 1) * SHARE,
-                                              lane);
+                kf_rotate_run<SHARE>(a.rope, kf_rope_tile<T, D>{tile}, warp * SHARE, (int64_t)t * KEYS + warp * SHARE,
+                                     lane);
                 __syncthreads();
             }
             const bool partial = t >= f1 || t < f0;

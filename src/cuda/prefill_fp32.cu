@@ -1,41 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention for many queries in fp32: o = softmax(q k^T scale) v by multiply-adds, for fp32 tensors and for mixes of types.
-// (Tensor cores round fp32 operands to 11 bits: an error a thousand times the one that is allowed here.)
+// Attention for many queries in fp32, for fp32 tensors and for mixes of types: o = softmax(q k^T scale) v.
 //
-//     block    WARPS warps of 4 ROWS queries; a warp's lanes are 4 x 8: lane 8 y + x has rows y + 4 m (m < ROWS), of the scores
-//              keys x + 8 n, of the output columns 4 x + 32 n .. + 3
-//     shared   q, one tile of KEYS keys, one of values, and p on its way from the scores' owners to the output's; rows padded so
-//              that eight neighbouring ones lie in different banks
+// The tensor cores take 11 bits of an fp32 operand (TF32); used as they are, they err a thousand times more than fp32 may. So each operand
+// is two numbers of 11 bits, x = high + low, and a product is three:
+//
+//     x y = high high + (high low + low high)        what is left out, low low and the end of low, is 2^-23 of it
+//
+// Their sums are cut off, not rounded, which over hundreds of keys would add up in one direction: so a product over 32 dimensions, or over the
+// keys of a tile, begins at zero, and joins the running sum by an addition that rounds.
+//
+//     block    4 warps of 16 queries
+//     shared   q, one tile of KEYS keys, one of values, as floats; rows padded by 4, which makes the loads of a fragment free of conflicts
 //     loop     while scores are made of tile t, its values are on their way; while p v is added, the keys of t - 1 are
+//     p        a C fragment's columns 2t, 2t + 1 serve as an A fragment's columns t, t + 4: that is an order of the keys, and v's rows are
+//              taken in the same one
 //
-// Work: 4 D multiply-adds a pair of query and key. Loads from shared memory for them: for each thread 16 bytes serve ROWS or
-// KEYS / 8 of four multiply-adds each: with ROWS = 8 a warp reads 0.05 to 0.1 vectors for each multiply-add, a third of what
-// shared memory yields.
+// Work: 12 KEYS TILE D operations of the tensor cores a tile, three times a 16-bit kernel's at half the rate. Plain multiply-adds were
+// tried first: 36 TFLOP/s at D = 64, and 24 at D = 128, where registers and shared memory leave a multiprocessor six warps.
 #include "cuda/attention_fp32.cuh"
 
-template <int D_, int ROWS_, int KEYS_, int WARPS_, int BLOCKS_> struct kf_prefill_fp32 {
-    static constexpr int D = D_, DV = D_, ROWS = ROWS_, KEYS = KEYS_, WARPS = WARPS_, BLOCKS = BLOCKS_;
-    static constexpr int THREADS = WARPS * 32, WARP_ROWS = 4 * ROWS, TILE = WARPS * WARP_ROWS;
-    static constexpr int SCORES = KEYS / 8, COLUMNS = DV / 32; // of a thread: keys; vectors of four columns
-    static constexpr int Q_STRIDE = D + 4, K_STRIDE = D + 4, V_STRIDE = DV, P_STRIDE = KEYS + 8;
-    static constexpr int Q_FLOATS = TILE * Q_STRIDE, K_FLOATS = KEYS * K_STRIDE, V_FLOATS = KEYS * V_STRIDE;
-    static constexpr int SHARED = (Q_FLOATS + K_FLOATS + V_FLOATS + TILE * P_STRIDE) * 4 + TILE * 8 + 16;
-    static_assert(KEYS % 8 == 0 && KEYS <= 64 && D % 32 == 0 && ROWS <= 8, "");
+template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
+    static constexpr int D = D_, DV = D_, KEYS = KEYS_, BLOCKS = BLOCKS_, WARPS = 4, WARP_ROWS = 16;
+    static constexpr int THREADS = WARPS * 32, TILE = WARPS * WARP_ROWS, STRIDE = D + 4;
+    static constexpr int N = KEYS / 8, NV = DV / 8,
+                         DEPTH = 4; // fragments of scores, of the output; of a sum that begins at zero
+    static constexpr int SHARED = (TILE + 2 * KEYS) * STRIDE * 4 + TILE * 8 + 16 + KEYS * 4;
+    static_assert(D % (8 * DEPTH) == 0 && KEYS % 8 == 0 && KEYS <= 64, "");
 
+    // Index [half]: row lane / 4 + 8 half of the warp.
     struct state {
-        float o[ROWS][COLUMNS][4], m[ROWS], d[ROWS]; // d: of this thread's keys
+        float o[NV][4], m[2], d[2];
     };
-    using scores = float[ROWS][SCORES];
+    using scores = float[N][4];
+
+    // x = high + low, both of 11 bits (what low has beyond, the product ignores).
+    static __device__ __forceinline__ void split(float x, uint32_t &high, uint32_t &low) {
+        high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u; // to the nearest
+        low = __float_as_uint(x - __uint_as_float(high));
+    }
+
+    // c += a b
+    static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+    static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&high)[4], const uint32_t (&low)[4],
+                                                    float b0, float b1) {
+        uint32_t h0, l0, h1, l1;
+        split(b0, h0, l0), split(b1, h1, l1);
+        multiply(c, low, h0, h1);
+        multiply(c, high, l0, l1);
+        multiply(c, high, h0, h1);
+    }
 
     // Keys first .. of k or v to a tile of floats.
-    template <int STRIDE>
     static __device__ __forceinline__ void load(float *to, const kf_cuda_attention &a, const kf_block &w,
                                                 const char *base, int64_t stride, int32_t first, int width) {
         const int size = kf_size_of(a.kv_type), thread = threadIdx.x;
         if (a.kv_type == KF_F32 && a.aligned) {
             constexpr int CHUNKS = D / 4;
-#pragma unroll 4
+#pragma unroll 2
             for (int i = thread; i < KEYS * CHUNKS; i += THREADS) {
                 const int row = i / CHUNKS, chunk = i % CHUNKS, j = first + row;
                 const bool there = j >= w.lo && j < w.hi && 4 * chunk < width;
@@ -55,119 +81,119 @@ template <int D_, int ROWS_, int KEYS_, int WARPS_, int BLOCKS_> struct kf_prefi
         }
     }
 
-    // q and k: this thread's first rows.
+    // q, k: at this lane's row (lane / 4) and column (lane mod 4).
     static __device__ __forceinline__ void products(const float *q, const float *k, scores &s) {
 #pragma unroll
-        for (int m = 0; m < ROWS; m++)
-#pragma unroll
-            for (int n = 0; n < SCORES; n++) s[m][n] = 0.0f;
+        for (int n = 0; n < N; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 #pragma unroll 1
-        for (int c = 0; c < D; c += 4) {
-            float4 x[ROWS];
+        for (int c = 0; c < D; c += 8 * DEPTH) {
+            float sum[N][4] = {};
 #pragma unroll
-            for (int m = 0; m < ROWS; m++) x[m] = *reinterpret_cast<const float4 *>(q + 4 * m * Q_STRIDE + c);
+            for (int kk = 0; kk < DEPTH; kk++) {
+                const float *const x = q + c + 8 * kk, *const y = k + c + 8 * kk;
+                uint32_t high[4], low[4];
+                split(x[0], high[0], low[0]), split(x[8 * STRIDE], high[1], low[1]);
+                split(x[4], high[2], low[2]), split(x[8 * STRIDE + 4], high[3], low[3]);
 #pragma unroll
-            for (int n = 0; n < SCORES; n++) {
-                const float4 y = *reinterpret_cast<const float4 *>(k + 8 * n * K_STRIDE + c);
-#pragma unroll
-                for (int m = 0; m < ROWS; m++) {
-                    s[m][n] = fmaf(x[m].x, y.x, s[m][n]), s[m][n] = fmaf(x[m].y, y.y, s[m][n]);
-                    s[m][n] = fmaf(x[m].z, y.z, s[m][n]), s[m][n] = fmaf(x[m].w, y.w, s[m][n]);
-                }
+                for (int n = 0; n < N; n++) multiply(sum[n], high, low, y[8 * n * STRIDE], y[8 * n * STRIDE + 4]);
             }
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[n][e] += sum[n][e];
         }
     }
 
-    // Products to logits, -inf outside of the rows' intervals. Returns which keys of the tile some row of the warp sees.
-    static __device__ __forceinline__ uint64_t logits(const kf_cuda_attention &a, const kf_block &w, scores &s,
+    // Products to logits, -inf outside of the rows' intervals. Returns, for the keys of this lane, which ones some row of the warp sees.
+    static __device__ __forceinline__ uint32_t logits(const kf_cuda_attention &a, const kf_block &w, scores &s,
                                                       const int2 *keys, int32_t first, int row0, int lane) {
         const bool general = kf_is_general(a);
-        uint32_t mine = 0;
+        uint32_t seen = 0;
 #pragma unroll
-        for (int m = 0; m < ROWS; m++) {
-            const int row = row0 + lane / 8 + 4 * m;
+        for (int half = 0; half < 2; half++) {
+            const int row = row0 + 8 * half + lane / 4;
             const int2 see = keys[row];
             kf_logit_row view = {};
             if (general) view = kf_logit_row_find(a, w, row);
 #pragma unroll
-            for (int n = 0; n < SCORES; n++) {
-                const int32_t j = first + lane % 8 + 8 * n;
-                float &x = s[m][n];
-                x = j < see.x || j >= see.y ? -INFINITY : general ? kf_logit(a, view, j, x) : x * a.scale;
-                if (x != -INFINITY) mine |= 1u << n;
-            }
-        }
-        uint64_t seen = 0;
+            for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int n = 0; n < SCORES; n++) {
-            uint32_t some = __ballot_sync(0xffffffffu, mine >> n & 1);
-            some |= some >> 16, some |= some >> 8; // over the four rows of lanes
-            seen |= (uint64_t)(some & 0xffu) << 8 * n;
+                for (int e = 0; e < 2; e++) {
+                    const int32_t j = first + 8 * n + 2 * (lane & 3) + e;
+                    float &x = s[n][2 * half + e];
+                    x = j < see.x || j >= see.y ? -INFINITY : general ? kf_logit<true>(a, view, j, x) : x * a.scale;
+                    if (x != -INFINITY) seen |= 1u << (2 * n + e);
+                }
         }
-        return seen;
+        seen |= __shfl_xor_sync(0xffffffffu, seen, 4);
+        seen |= __shfl_xor_sync(0xffffffffu, seen, 8);
+        return seen | __shfl_xor_sync(0xffffffffu, seen, 16);
     }
 
     // The rows' maxima grow; p = e^(s - m) takes the scores' place; d and o follow.
     static __device__ __forceinline__ void probabilities(state &x, scores &s) {
-        float factor[ROWS];
-        bool changed = false;
+        float factor[2];
 #pragma unroll
-        for (int m = 0; m < ROWS; m++) {
-            float top = x.m[m];
+        for (int half = 0; half < 2; half++) {
+            float top = x.m[half], sum = 0.0f;
 #pragma unroll
-            for (int n = 0; n < SCORES; n++) top = fmaxf(top, s[m][n]);
-#pragma unroll
-            for (int step = 1; step < 8; step *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+            for (int n = 0; n < N; n++) top = fmaxf(top, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+            top = kf_quad_max(top);
             const float origin = kf_part_origin(top);
-            factor[m] = kf_exp2_fast((x.m[m] - origin) * KF_LOG2E);
-            changed |= factor[m] != 1.0f;
-            x.m[m] = top;
-            float sum = 0.0f;
+            factor[half] = kf_exp2_fast((x.m[half] - origin) * KF_LOG2E);
+            x.m[half] = top;
 #pragma unroll
-            for (int n = 0; n < SCORES; n++) {
-                s[m][n] = kf_exp2_fast((s[m][n] - origin) * KF_LOG2E);
-                sum += s[m][n];
-            }
-            x.d[m] = fmaf(x.d[m], factor[m], sum);
-        }
-        if (!__any_sync(0xffffffffu, changed)) return;
+            for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int m = 0; m < ROWS; m++)
-#pragma unroll
-            for (int n = 0; n < COLUMNS; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) x.o[m][n][e] *= factor[m];
-    }
-
-    // o += p v. p: this thread's first row; v: its first column. SPARSE: values of keys outside of `seen` count as zero.
-    template <bool SPARSE>
-    static __device__ __forceinline__ void fold(state &x, const float *p, const float *v, uint64_t seen) {
-#pragma unroll 1
-        for (int j = 0; j < KEYS; j += 4) {
-            float4 weight[ROWS];
-#pragma unroll
-            for (int m = 0; m < ROWS; m++) weight[m] = *reinterpret_cast<const float4 *>(p + 4 * m * P_STRIDE + j);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-#pragma unroll
-                for (int n = 0; n < COLUMNS; n++) {
-                    float4 y = *reinterpret_cast<const float4 *>(v + (j + i) * V_STRIDE + 32 * n);
-                    if (SPARSE && !(seen >> (j + i) & 1)) y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-                    for (int m = 0; m < ROWS; m++) {
-                        const float u = i == 0   ? weight[m].x
-                                        : i == 1 ? weight[m].y
-                                        : i == 2 ? weight[m].z
-                                                 : weight[m].w;
-                        x.o[m][n][0] = fmaf(u, y.x, x.o[m][n][0]), x.o[m][n][1] = fmaf(u, y.y, x.o[m][n][1]);
-                        x.o[m][n][2] = fmaf(u, y.z, x.o[m][n][2]), x.o[m][n][3] = fmaf(u, y.w, x.o[m][n][3]);
-                    }
+                for (int e = 0; e < 2; e++) {
+                    float &p = s[n][2 * half + e];
+                    p = kf_exp2_fast((p - origin) * KF_LOG2E);
+                    sum += p;
                 }
+            x.d[half] = fmaf(x.d[half], factor[half], sum);
+        }
+        if (!__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+#pragma unroll
+        for (int n = 0; n < NV; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) x.o[n][e] *= factor[e / 2];
+    }
+
+    // Marks the keys that a warp's rows see: the bits that logits gave.
+    static __device__ __forceinline__ void mark(int *flags, uint32_t seen, int lane) {
+        if (lane >= 4) return; // the other lanes hold the same
+#pragma unroll
+        for (int i = 0; i < 2 * N; i++)
+            if (seen >> i & 1) atomicOr(&flags[i / 2 * 8 + 2 * lane + i % 2], 1);
+    }
+
+    // Values of keys that no row of the block sees become zero: no 0 * NaN.
+    static __device__ __forceinline__ void forget(float *v, const int *flags, int warp, int lane) {
+        for (int row = warp; row < KEYS; row += WARPS)
+            for (int c = lane; c < DV && !flags[row]; c += 32) v[row * STRIDE + c] = 0.0f;
+    }
+
+    // o += p v. v: at this lane's key (2 (lane mod 4)) and column (lane / 4).
+    static __device__ __forceinline__ void fold(state &x, const scores &p, const float *v) {
+        uint32_t high[N][4], low[N][4];
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            split(p[j][0], high[j][0], low[j][0]), split(p[j][2], high[j][1], low[j][1]);
+            split(p[j][1], high[j][2], low[j][2]), split(p[j][3], high[j][3], low[j][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < NV; n++) {
+            float sum[4] = {};
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                multiply(sum, high[j], low[j], v[8 * j * STRIDE + 8 * n], v[(8 * j + 1) * STRIDE + 8 * n]);
             }
+#pragma unroll
+            for (int e = 0; e < 4; e++) x.o[n][e] += sum[e];
         }
     }
 
-    // Of the eight lanes that share rows, lane m finishes row m: where o goes (in elements), and its factor.
+    // Of the four lanes that share rows, lane `half` finishes a row: where o goes (in elements), and its factor.
     static __device__ __forceinline__ int64_t finish_row(const kf_cuda_attention &a, const kf_block &w, int row,
                                                          float m, float d, float *factor) {
         *factor = 1.0f;
@@ -188,46 +214,40 @@ template <int D_, int ROWS_, int KEYS_, int WARPS_, int BLOCKS_> struct kf_prefi
 
     static __device__ __forceinline__ void finish(const kf_cuda_attention &a, const kf_block &w, const state &x,
                                                   int row0, int lane) {
-        const int lane_row = lane % 8, lane_rows = lane & 24;
         float my_m = -INFINITY, my_d = 0.0f, my_factor = 0.0f;
 #pragma unroll
-        for (int m = 0; m < ROWS; m++) {
-            float d = x.d[m];
-#pragma unroll
-            for (int step = 1; step < 8; step *= 2) d += __shfl_xor_sync(0xffffffffu, d, step);
-            if (lane_row == m) my_m = kf_maximum_fp32(x.m[m]), my_d = d;
+        for (int half = 0; half < 2; half++) {
+            const float d = kf_quad_sum(x.d[half]);
+            if ((lane & 3) == half) my_m = kf_maximum_fp32(x.m[half]), my_d = d;
         }
         int64_t my_place = -1;
-        if (lane_row < ROWS) my_place = finish_row(a, w, row0 + lane / 8 + 4 * lane_row, my_m, my_d, &my_factor);
+        if ((lane & 3) < 2) my_place = finish_row(a, w, row0 + lane / 4 + 8 * (lane & 3), my_m, my_d, &my_factor);
         char *const to = a.splits > 1 ? reinterpret_cast<char *>(a.part_o) : a.o;
         const int type = a.splits > 1 ? (int)KF_F32 : a.o_type, size = kf_size_of(type);
 #pragma unroll
-        for (int m = 0; m < ROWS; m++) {
-            const int64_t place = __shfl_sync(0xffffffffu, my_place, lane_rows + m);
-            const float factor = __shfl_sync(0xffffffffu, my_factor, lane_rows + m);
+        for (int half = 0; half < 2; half++) {
+            const int64_t place = __shfl_sync(0xffffffffu, my_place, (lane & ~3) + half);
+            const float factor = __shfl_sync(0xffffffffu, my_factor, (lane & ~3) + half);
             if (place < 0) continue;
 #pragma unroll
-            for (int n = 0; n < COLUMNS; n++) {
-                const int column = 4 * lane_row + 32 * n;
+            for (int n = 0; n < NV; n++) {
+                const int column = 8 * n + 2 * (lane & 3);
                 if (column >= a.Dv) continue;
                 char *const at = to + size * (place + column);
-                float y[4];
-#pragma unroll
-                for (int e = 0; e < 4; e++) y[e] = x.o[m][n][e] * factor;
+                const float y0 = x.o[n][2 * half] * factor, y1 = x.o[n][2 * half + 1] * factor;
                 if (type == KF_F32 && (a.aligned || a.splits > 1))
-                    *reinterpret_cast<float4 *>(at) = make_float4(y[0], y[1], y[2], y[3]);
+                    *reinterpret_cast<float2 *>(at) = make_float2(y0, y1);
                 else
-#pragma unroll
-                    for (int e = 0; e < 4; e++) kf_store_element(at + size * e, type, y[e]);
+                    kf_store_element(at, type, y0), kf_store_element(at + size, type, y1);
             }
         }
     }
 
     static __device__ __forceinline__ void run(const kf_cuda_attention &a) {
         extern __shared__ __align__(128) float numbers[];
-        float *const q = numbers, *const k = q + Q_FLOATS, *const v = k + K_FLOATS, *const p = v + V_FLOATS;
-        int2 *const keys = reinterpret_cast<int2 *>(p + TILE * P_STRIDE);
-        int *const ends = reinterpret_cast<int *>(keys + TILE);
+        float *const q = numbers, *const k = q + TILE * STRIDE, *const v = k + KEYS * STRIDE;
+        int2 *const keys = reinterpret_cast<int2 *>(v + KEYS * STRIDE);
+        int *const ends = reinterpret_cast<int *>(keys + TILE), *const flags = ends + 4;
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, row0 = warp * WARP_ROWS;
         const int size = kf_size_of(a.kv_type);
         kf_wait_for_previous();
@@ -237,63 +257,58 @@ template <int D_, int ROWS_, int KEYS_, int WARPS_, int BLOCKS_> struct kf_prefi
         const char *const v_base = a.v + size * (w.b * a.v_stride[0] + w.kv_head * a.v_stride[1]);
         const int32_t t0 = w.lo / KEYS, t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;
         const int32_t f0 = (w.full_lo + KEYS - 1) / KEYS, f1 = w.full_hi / KEYS;
-        if (t1 > t0) load<K_STRIDE>(k, a, w, k_base, a.k_stride[2], (t1 - 1) * KEYS, a.D);
+        if (t1 > t0) load(k, a, w, k_base, a.k_stride[2], (t1 - 1) * KEYS, a.D);
         kf_copy_commit();
         kf_launch_dependents();
-        kf_load_queries_fp32<TILE, D, Q_STRIDE, THREADS>(q, a, w, thread);
+        kf_load_queries_fp32<TILE, D, STRIDE, THREADS>(q, a, w, thread);
         for (int row = thread; row < TILE; row += THREADS) keys[row] = kf_block_row_keys(a, w, row);
         if (a.rope.q) {
             __syncthreads();
-            kf_rotate_queries<1>(a, w, kf_rope_tile_fp32<Q_STRIDE>{q}, row0, row0 + WARP_ROWS, lane);
+            kf_rotate_queries<WARP_ROWS, true>(a, w, kf_rope_tile_fp32<STRIDE>{q}, row0, lane);
         }
         state x;
+        x.m[0] = x.m[1] = -INFINITY, x.d[0] = x.d[1] = 0.0f;
 #pragma unroll
-        for (int m = 0; m < ROWS; m++) {
-            x.m[m] = -INFINITY, x.d[m] = 0.0f;
-#pragma unroll
-            for (int n = 0; n < COLUMNS; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) x.o[m][n][e] = 0.0f;
-        }
-        const float *const my_q = q + (row0 + lane / 8) * Q_STRIDE, *const my_k = k + lane % 8 * K_STRIDE;
-        float *const my_p = p + (row0 + lane / 8) * P_STRIDE;
+        for (int n = 0; n < NV; n++) x.o[n][0] = x.o[n][1] = x.o[n][2] = x.o[n][3] = 0.0f;
+        const float *const my_q = q + (row0 + lane / 4) * STRIDE + (lane & 3);
+        const float *const my_k = k + lane / 4 * STRIDE + (lane & 3), *const my_v =
+                                                                          v + 2 * (lane & 3) * STRIDE + lane / 4;
         const bool plain = !kf_is_general(a), sparse = kf_is_sparse(a);
 #pragma unroll 1
         for (int32_t t = t1 - 1; t >= t0; t--) {
             scores s;
-            uint64_t seen = ~(uint64_t)0;
+            uint32_t seen = ~0u;
             kf_copy_wait<0>();
             __syncthreads(); // tile t of k is there, and no warp reads v of tile t + 1 any more
-            load<V_STRIDE>(v, a, w, v_base, a.v_stride[2], t * KEYS, a.Dv);
+            load(v, a, w, v_base, a.v_stride[2], t * KEYS, a.Dv);
             kf_copy_commit();
+            if (sparse && thread < KEYS) flags[thread] = 0;
             if (a.rope.k) {
                 for (int row = warp; row < KEYS; row += WARPS)
-                    kf_rotate_keys<1>(a, kf_rope_tile_fp32<K_STRIDE>{k}, t * KEYS, row, row + 1, lane);
+                    kf_rotate_row(a.rope, kf_rope_tile_fp32<STRIDE>{k}, row, (int64_t)t * KEYS + row, lane);
                 __syncthreads();
             }
             products(my_q, my_k, s);
             __syncthreads(); // k is free
-            if (t > t0) load<K_STRIDE>(k, a, w, k_base, a.k_stride[2], (t - 1) * KEYS, a.D);
+            if (t > t0) load(k, a, w, k_base, a.k_stride[2], (t - 1) * KEYS, a.D);
             kf_copy_commit();
             if (plain && t < f1 && t >= f0) {
 #pragma unroll
-                for (int m = 0; m < ROWS; m++)
+                for (int n = 0; n < N; n++)
 #pragma unroll
-                    for (int n = 0; n < SCORES; n++) s[m][n] *= a.scale;
+                    for (int e = 0; e < 4; e++) s[n][e] *= a.scale;
             } else {
                 seen = logits(a, w, s, keys, t * KEYS, row0, lane);
             }
+            if (sparse) mark(flags, seen, lane);
             probabilities(x, s);
-#pragma unroll
-            for (int m = 0; m < ROWS; m++)
-#pragma unroll
-                for (int n = 0; n < SCORES; n++) my_p[4 * m * P_STRIDE + lane % 8 + 8 * n] = s[m][n];
             kf_copy_wait<1>(); // v, and not yet the next tile of k
             __syncthreads();
-            if (sparse)
-                fold<true>(x, my_p, v + 4 * (lane % 8), seen);
-            else
-                fold<false>(x, my_p, v + 4 * (lane % 8), seen);
+            if (sparse) {
+                forget(v, flags, warp, lane);
+                __syncthreads();
+            }
+            fold(x, s, my_v);
         }
         kf_copy_wait<0>();
         finish(a, w, x, row0, lane);
@@ -306,18 +321,17 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
     P::run(a);
 }
 
-#define KF_PREFILL_FP32_ROW(D, ROWS, KEYS, WARPS, BLOCKS)                                                              \
+#define KF_PREFILL_FP32_ROW(D, KEYS, BLOCKS)                                                                           \
     {                                                                                                                  \
-        KF_CUDA_PREFILL, KF_F32, 0, D, D, 0, kf_prefill_fp32<D, ROWS, KEYS, WARPS, BLOCKS>::TILE, KEYS, (WARPS)*32,    \
-            BLOCKS, kf_prefill_fp32<D, ROWS, KEYS, WARPS, BLOCKS>::SHARED, 80,                                         \
-            (const void *)kf_prefill_fp32_kernel<kf_prefill_fp32<D, ROWS, KEYS, WARPS, BLOCKS>>,                       \
-            "prefill, fp32 multiply-adds, " #KEYS " keys, D=" #D                                                       \
+        KF_CUDA_PREFILL, KF_F32, 0, D, D, 0, kf_prefill_fp32<D, KEYS, BLOCKS>::TILE, KEYS,                             \
+            kf_prefill_fp32<D, KEYS, BLOCKS>::THREADS, BLOCKS, kf_prefill_fp32<D, KEYS, BLOCKS>::SHARED, 80,           \
+            (const void *)kf_prefill_fp32_kernel<kf_prefill_fp32<D, KEYS, BLOCKS>>,                                    \
+            "prefill 64x" #KEYS " D=" #D ", fp32 in two parts, mma.sync m16n8k8"                                       \
     }
 
-// D = 128: 96 queries are what fits 99 KB of shared memory.
 extern "C" const kf_cuda_attention_kernel kf_cuda_prefill_fp32[] = {
-    KF_PREFILL_FP32_ROW(64, 8, 32, 4, 3),
-    KF_PREFILL_FP32_ROW(128, 8, 32, 3, 2),
-    KF_PREFILL_FP32_ROW(256, 4, 16, 3, 2),
+    KF_PREFILL_FP32_ROW(64, 64, 3),
+    KF_PREFILL_FP32_ROW(128, 32, 2),
+    KF_PREFILL_FP32_ROW(256, 16, 2),
     {},
 };
