@@ -2,7 +2,7 @@
 _keyfold() {
     local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "info bench profile verify generate tokenize --help --version" -- "$word"))
+        COMPREPLY=($(compgen -W "info bench profile tune verify generate tokenize --help --version" -- "$word"))
         return
     fi
     case $previous in
@@ -20,6 +20,7 @@ _keyfold() {
         bench)
             options="--backend --shape --dtype --causal --no-residual --int8 --unpacked --threads --isa --seconds --quick --json --csv --model --help"
             [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope linear merge model $options" ;;
+        tune) options="--out --commit --help" ;;
         profile)
             options="--from --shape --dtype --causal --no-residual --int8 --unpacked --help"
             [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope linear merge $options" ;;

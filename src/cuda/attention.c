@@ -44,8 +44,15 @@ static const kf_cuda_attention_kernel *const tables[] = {
 };
 enum { TABLES = sizeof tables / sizeof *tables };
 
-// Tensor cores multiply 16-bit types, and both factors are of one: all else is for the fp32 kernels.
-static bool is_fp32(const kf_attention_problem *p) { return p->q.type == KF_TYPE_F32 || p->k.type != p->q.type; }
+static int64_t rows_of_kv_head(const struct kf_attention_options *n) { return n->H / n->Hkv * n->Nq; }
+
+static bool is_decode(const struct kf_attention_options *n) { return rows_of_kv_head(n) <= DECODE_ROWS; }
+
+// Tensor cores multiply 16-bit types, and both factors are of one: all else is for the fp32 kernels. So is a prefill that rotates its keys:
+// rounded again, they err by more than the 5e-3 that RoPE may.
+static bool is_fp32(const kf_attention_problem *p) {
+    return p->q.type == KF_TYPE_F32 || p->k.type != p->q.type || (p->options.rope_k && !is_decode(&p->options));
+}
 
 // Whether the kernel computes this problem on this device, tiles apart.
 static bool kernel_fits(const kf_cuda_attention_kernel *row, const kf_cuda_device *device,
@@ -159,8 +166,9 @@ static void choose_split(const kf_context *context, int64_t Nk, attention_plan *
     // Whichever of the two kernels runs, a split ends with a tile (powers of two).
     const int32_t tile = plan->general->keys > kernel->keys ? plan->general->keys : kernel->keys;
     const int64_t unit = decode ? kernel->keys * (kernel->threads / 32) : tile;
-    // The fp32 kernels are bound by their instructions, too: there two blocks side by side read faster than one.
-    const int64_t places = (int64_t)device->multiprocessors * (kernel->type == KF_TYPE_F32 ? kernel->blocks : 1);
+    // The fp32 kernels, and the rotation of keys, are bound by their instructions, too: there two blocks side by side read faster than one.
+    const bool busy = kernel->type == KF_TYPE_F32 || plan->rope.k;
+    const int64_t places = (int64_t)device->multiprocessors * (busy ? kernel->blocks : 1);
     if (Nk < 1) Nk = 1;
     plan->cluster = 1;
     plan->split = (int32_t)(divide_up(Nk, unit) * unit);
@@ -197,8 +205,8 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     const struct kf_attention_options *n = &p->options;
     const kf_cuda_device *device = kf_cuda(op->context);
     const int64_t group = n->H / n->Hkv;
-    const bool decode = group * n->Nq <= DECODE_ROWS;
-    plan->plain = find_kernel(device, p, decode ? KF_CUDA_DECODE : KF_CUDA_PREFILL, group * n->Nq);
+    const bool decode = is_decode(n);
+    plan->plain = find_kernel(device, p, decode ? KF_CUDA_DECODE : KF_CUDA_PREFILL, rows_of_kv_head(n));
     if (plan->plain && !decode) plan->plain = choose_tile(op, plan->plain);
     if (plan->plain) plan->general = find_general(device, p, plan->plain);
     plan->merge = kf_cuda_merge;

@@ -32,7 +32,6 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     static constexpr int SHARED = MAIN_BYTES + ROW_BYTES;
     static_assert(WARP_ROWS % 16 == 0 && KEYS % 16 == 0 && KEYS <= 128 && DV <= D, "");
     static_assert(WARP_ROWS <= 32, "a lane for each row of a warp");
-    static_assert(KEYS % WARPS == 0, "each warp turns as many keys");
 
     // A warp's rows, in registers. Row index [mt][half]: row 16 mt + 8 half + lane / 4 of the warp.
     struct state {
@@ -301,7 +300,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
         kf_block w = kf_block_find(a, blockIdx.x, TILE);
         kf_load_queries<TILE, D, THREADS, GENERAL>(q, a, w, thread);
         kf_copy_commit();
-        if (a.rope.q) { // here, where little else is in registers: next to the loop it made the loop spill
+        if (a.rope.q) { // once a block, before anything else is in registers
             kf_copy_wait<0>();
             __syncthreads();
             kf_rotate_queries<WARP_ROWS, false>(a, w, kf_rope_tile<T, D>{memory}, row0, lane);
@@ -328,7 +327,6 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             kf_copy_commit();
         };
         if (t1 > t0) load(t1 - 1);
-        kf_launch_dependents();
         state x;
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
@@ -350,13 +348,6 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             kf_copy_wait<0>();
             __syncthreads();
             if (t > t0) load(t - 1);
-            if (GENERAL && a.rope.k) { // in place: of a tile each warp turns a share
-                constexpr int SHARE = KEYS / WARPS;
-                char *const tile = memory + Q_BYTES + (t & 1) * K_BYTES;
-                kf_rotate_run<SHARE>(a.rope, kf_rope_tile<T, D>{tile}, warp * SHARE, (int64_t)t * KEYS + warp * SHARE,
-                                     lane);
-                __syncthreads();
-            }
             const bool partial = t >= f1 || t < f0;
             if (partial && !some_row_sees(keys + row0, t * KEYS, lane)) continue;
             products(my_q, k + (t & 1) * K_BYTES, lane, s);
@@ -369,6 +360,8 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
         }
         kf_copy_wait<0>();
         __syncthreads(); // q, k and v are no longer read
+        // Not earlier: the next kernel's blocks would take places among these, and the last ones share a multiprocessor unevenly.
+        kf_launch_dependents();
         finish(a, w, x, memory + warp * O_BYTES, reinterpret_cast<row_end *>(memory + WARPS * O_BYTES) + row0, row0,
                lane);
     }

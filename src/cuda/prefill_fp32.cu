@@ -17,7 +17,8 @@
 //              taken in the same one
 //
 // Work: 12 KEYS TILE D operations of the tensor cores a tile, three times a 16-bit kernel's at half the rate. Plain multiply-adds were
-// tried first: 36 TFLOP/s at D = 64, and 24 at D = 128, where registers and shared memory leave a multiprocessor six warps.
+// tried first: 36 TFLOP/s at D = 64, and 24 at D = 128, where registers and shared memory leave a multiprocessor six warps. Infinity in k or v
+// becomes NaN where a row sees it: its low part is infinity less infinity.
 #include "cuda/attention_fp32.cuh"
 
 template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
@@ -34,10 +35,10 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
     };
     using scores = float[N][4];
 
-    // x = high + low, both of 11 bits (what low has beyond, the product ignores).
+    // x = high + low, both of 11 bits to the nearest (the product ignores what is below).
     static __device__ __forceinline__ void split(float x, uint32_t &high, uint32_t &low) {
         high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u; // to the nearest
-        low = __float_as_uint(x - __uint_as_float(high));
+        low = __float_as_uint(x - __uint_as_float(high)) + 0x1000u;
     }
 
     // c += a b
@@ -46,12 +47,13 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     }
-    static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&high)[4], const uint32_t (&low)[4],
-                                                    float b0, float b1) {
+    // The same in parts: the small products have a sum of their own, where what is cut off is small, too.
+    static __device__ __forceinline__ void multiply(float (&c)[4], float (&small)[4], const uint32_t (&high)[4],
+                                                    const uint32_t (&low)[4], float b0, float b1) {
         uint32_t h0, l0, h1, l1;
         split(b0, h0, l0), split(b1, h1, l1);
-        multiply(c, low, h0, h1);
-        multiply(c, high, l0, l1);
+        multiply(small, low, h0, h1);
+        multiply(small, high, l0, l1);
         multiply(c, high, h0, h1);
     }
 
@@ -87,7 +89,7 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
         for (int n = 0; n < N; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 #pragma unroll 1
         for (int c = 0; c < D; c += 8 * DEPTH) {
-            float sum[N][4] = {};
+            float sum[N][4] = {}, small[N][4] = {};
 #pragma unroll
             for (int kk = 0; kk < DEPTH; kk++) {
                 const float *const x = q + c + 8 * kk, *const y = k + c + 8 * kk;
@@ -95,12 +97,13 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
                 split(x[0], high[0], low[0]), split(x[8 * STRIDE], high[1], low[1]);
                 split(x[4], high[2], low[2]), split(x[8 * STRIDE + 4], high[3], low[3]);
 #pragma unroll
-                for (int n = 0; n < N; n++) multiply(sum[n], high, low, y[8 * n * STRIDE], y[8 * n * STRIDE + 4]);
+                for (int n = 0; n < N; n++)
+                    multiply(sum[n], small[n], high, low, y[8 * n * STRIDE], y[8 * n * STRIDE + 4]);
             }
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[n][e] += sum[n][e];
+                for (int e = 0; e < 4; e++) s[n][e] += sum[n][e] + small[n][e];
         }
     }
 
@@ -183,13 +186,13 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
         }
 #pragma unroll
         for (int n = 0; n < NV; n++) {
-            float sum[4] = {};
+            float sum[4] = {}, small[4] = {};
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                multiply(sum, high[j], low[j], v[8 * j * STRIDE + 8 * n], v[(8 * j + 1) * STRIDE + 8 * n]);
+                multiply(sum, small, high[j], low[j], v[8 * j * STRIDE + 8 * n], v[(8 * j + 1) * STRIDE + 8 * n]);
             }
 #pragma unroll
-            for (int e = 0; e < 4; e++) x.o[n][e] += sum[e];
+            for (int e = 0; e < 4; e++) x.o[n][e] += sum[e] + small[e];
         }
     }
 
@@ -259,7 +262,6 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
         const int32_t f0 = (w.full_lo + KEYS - 1) / KEYS, f1 = w.full_hi / KEYS;
         if (t1 > t0) load(k, a, w, k_base, a.k_stride[2], (t1 - 1) * KEYS, a.D);
         kf_copy_commit();
-        kf_launch_dependents();
         kf_load_queries_fp32<TILE, D, STRIDE, THREADS>(q, a, w, thread);
         for (int row = thread; row < TILE; row += THREADS) keys[row] = kf_block_row_keys(a, w, row);
         if (a.rope.q) {
@@ -311,6 +313,7 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
             fold(x, s, my_v);
         }
         kf_copy_wait<0>();
+        kf_launch_dependents();
         finish(a, w, x, row0, lane);
     }
 };
