@@ -36,6 +36,24 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
         float o[DV / 8][4], limit[2], d[2];
     };
 
+    // A tile of keys or values that are all there, by one warp.
+    template <int COLS>
+    static __device__ __forceinline__ void load_whole(uint32_t to, const char *base, int64_t stride, int32_t first,
+                                                      int32_t width, bool aligned, int lane) {
+        constexpr int CHUNKS = COLS / KF_CHUNK, STEP = 32 / CHUNKS;
+        if (width != COLS || (GENERAL && !aligned)) {
+            kf_load_whole_tile<KEYS, COLS, 32, GENERAL>(to, base, stride, first, width, aligned, lane);
+            return;
+        }
+        const int row = lane / CHUNKS, chunk = lane % CHUNKS;
+        const char *from = base + 2 * ((int64_t)(first + row) * stride) + chunk * 16;
+#pragma unroll
+        for (int i = 0; i < KEYS / STEP; i++) {
+            kf_copy16_once(to + kf_swizzle<COLS>(row + i * STEP, chunk), from);
+            from += 2 * STEP * stride;
+        }
+    }
+
     static __device__ __forceinline__ void rescale(state &x, const float (&top)[2]) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -145,9 +163,8 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
             const uint32_t to = ring + stage * STAGE_BYTES;
             const int32_t first = t * KEYS;
             if (first >= w.lo && first + KEYS <= w.hi) {
-                kf_load_whole_tile<KEYS, D, 32, GENERAL>(to, k_base, a.k_stride[2], first, a.D, a.aligned, lane);
-                kf_load_whole_tile<KEYS, DV, 32, GENERAL>(to + K_BYTES, v_base, a.v_stride[2], first, a.Dv, a.aligned,
-                                                          lane);
+                load_whole<D>(to, k_base, a.k_stride[2], first, a.D, a.aligned, lane);
+                load_whole<DV>(to + K_BYTES, v_base, a.v_stride[2], first, a.Dv, a.aligned, lane);
             } else if (t < tiles) {
                 kf_load_tile<KEYS, D, 32, GENERAL>(to, k_base, a.k_stride[2], first, w.lo, w.hi, a.D, a.aligned, lane);
                 kf_load_tile<KEYS, DV, 32, GENERAL>(to + K_BYTES, v_base, a.v_stride[2], first, w.lo, w.hi, a.Dv,

@@ -16,6 +16,15 @@
 
 enum { KF_MOST_CLUSTER = 8 };
 
+// 16 bytes that no other block asks for: they leave the L2 cache before others do, which made a decode 1 to 5 % faster.
+__device__ __forceinline__ void kf_copy16_once(uint32_t to, const char *from) {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "l"(policy)
+                 : "memory");
+}
+
 template <int DV_, int ROWS_, int WARPS_, int RING_BYTES_> struct kf_decode_end {
     static constexpr int DV = DV_, ROWS = ROWS_, WARPS = WARPS_, RING_BYTES = RING_BYTES_;
     static constexpr int THREADS = WARPS * 32, O_BYTES = ROWS * DV * 4;

@@ -67,8 +67,8 @@ template <int BYTES_, int D_, int ROWS_, int WARPS_> struct kf_decode_fp32 {
             for (int i = 0; i < KEYS * CHUNKS / 32; i++) {
                 const int row = CHUNKS <= 32 ? lane / CHUNKS + i * STEP : i / (CHUNKS / 32);
                 const int chunk = CHUNKS <= 32 ? lane % CHUNKS : lane + 32 * (i % (CHUNKS / 32 > 0 ? CHUNKS / 32 : 1));
-                kf_copy16(kf_shared(to) + row * ROW_BYTES + (chunk ^ (row & 7)) * 16,
-                          base + BYTES * ((int64_t)(first + row) * stride) + 16 * chunk);
+                kf_copy16_once(kf_shared(to) + row * ROW_BYTES + (chunk ^ (row & 7)) * 16,
+                               base + BYTES * ((int64_t)(first + row) * stride) + 16 * chunk);
             }
             return;
         }
