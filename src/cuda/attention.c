@@ -354,11 +354,12 @@ kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
     const bool general =
         !a.aligned || a.softcap > 0 || a.alibi_slopes || a.bias || a.mask || a.scale < 0 || gaps || a.rope.k;
     const kf_cuda_attention_kernel *kernel = general ? plan->general : plan->plain;
+    // A prefill fills the machine: blocks that wait for their turn among its last ones cost (1,8,8,2048,64) a fifth.
     const kf_cuda_launch_shape tiles = {.blocks = op->plan.items[0],
                                         .threads = kernel->threads,
                                         .shared = kernel->shared,
                                         .cluster = plan->cluster,
-                                        .dependent = true};
+                                        .dependent = kernel->kind == KF_CUDA_DECODE};
     KF_TRY(kf_cuda_launch(device, kernel->function, &tiles, &a, "attention: launch"));
     if (plan->splits == 1 || plan->cluster > 1) return KF_OK;
     const kf_cuda_launch_shape rows = {
