@@ -459,9 +459,9 @@ typedef struct kf_embedding_args {
      KF_ACTIVATIONS_INT8   x is quantised to int8 in blocks of 32 along K (scale = max|x| / 127, round to nearest, ties to even; the scale
                            in fp32) for quantised weights; integer dot products. For dense weights the same as EXACT.
    The bits of a row of y do not depend on T.
-   On CUDA: products of 16-bit parts by tensor cores, whose sums of up to 32 columns (16-bit W with x of its type: of up to K / 16, at least
-   256) are cut off instead of rounded, the rest in fp32. An infinity in a row of x may give NaN in that row of y. W is read before the
-   kernels enqueued before have ended, if these allow it (programmatic dependent launch): W must not be an output of such a kernel.
+   On CUDA: products of 16-bit parts by tensor cores, whose sums of 32 columns (16-bit W with x of its type: of K / 16, at least 128) are cut
+   off instead of rounded, the rest in fp32. An infinity in a row of x may give NaN in that row of y. W is read before the kernels enqueued
+   before have ended, if these allow it (programmatic dependent launch): W must not be an output of such a kernel.
    Quantised W that is not packed is packed at each run, in the workspace: right, but at a fraction of the speed. */
 enum { KF_ACTIVATIONS_EXACT = 0, KF_ACTIVATIONS_INT8 = 1 };
 
