@@ -256,9 +256,11 @@ bool verify_elements(verify_run *run, const char *name, const kf_tensor *got, co
             row[0] = ref_at(got, NULL);
         for (int64_t c = 0; c < n; c++) {
             const double w = stored(got->dtype, want[r * n + c]);
-            double allowed = bound->absolute + bound->relative * fabs(w) + bound->ulps * ref_ulp(got->dtype, w);
+            double allowed = bound->absolute + bound->relative * fabs(w);
             if (bound->row) allowed += bound->row[r];
             if (bound->size) allowed += bound->share * bound->size[r * n + c];
+            // The last rounding is of a number that may lie this far beside w, past a power of two too.
+            allowed += bound->ulps * ref_ulp(got->dtype, fabs(w) + (isfinite(allowed) ? allowed : 0));
             const double bad = bound->spreads && isnan(row[c]) ? 0 : badness(row[c], w, allowed);
             if (bad <= worst) continue;
             worst = bad, worst_at = (rows ? rows[r] : r) * n + c;
@@ -322,10 +324,12 @@ bool verify_scalars(verify_run *run, const char *name, const kf_tensor *got, con
 
 bool verify_rounded_once(verify_run *run, const char *name, const kf_tensor *got, const double *want,
                          const verify_bound *bound) {
-    // A value that is rounded to a coarser dtype on its way may fall to that dtype's other neighbour.
+    // A value that is rounded to a coarser dtype on its way may fall to that dtype's other neighbour: where the oracle could not
+    // tell which, bound->size says by how much.
     const kf_dtype coarsest = bound->norm.bits ? bound->norm : got->dtype;
     const double seeds = ref_precision(coarsest) == 8 ? 1e-2 : 1e-3;
-    const verify_bound tolerance = {.rule = "atol and rtol", .absolute = seeds, .relative = seeds};
+    const verify_bound tolerance = {
+        .rule = "atol and rtol", .absolute = seeds, .relative = seeds, .size = bound->size, .share = bound->share};
     const int64_t rows = ref_leading(got, 1);
     return verify_elements(run, name, got, NULL, rows, want, bound) &&
            verify_elements(run, name, got, NULL, rows, want, &tolerance) &&
