@@ -65,7 +65,8 @@ class Weight:
     rows, cols
         N and K, where the array's shape does not say them.
     packed
-        data holds what ``pack_weight`` made (``packed.tobytes()``); type, rows and cols are the original's.
+        data holds what ``pack_weight`` made (``packed.tobytes()``): the packed weight's ``layout`` (``True`` is that of every
+        CPU form); type, rows and cols are the original's.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Weight:
         *,
         rows: Optional[int] = None,
         cols: Optional[int] = None,
-        packed: bool = False,
+        packed: int = False,
     ) -> None:
         tensor = Tensor(data)
         if type is None and tensor.dtype not in DENSE:
@@ -114,6 +115,11 @@ class Weight:
         return bool(self.struct.packed)
 
     @property
+    def layout(self) -> int:
+        """0, or the number of the packed form, which the constructor's ``packed`` takes again."""
+        return int(self.struct.packed)
+
+    @property
     def nbytes(self) -> int:
         return int(self.struct.bytes)
 
@@ -136,7 +142,7 @@ class Weight:
         return other
 
     def tobytes(self) -> bytes:
-        """A copy of the bytes, to be kept and given to ``Weight(…, packed=True)`` later."""
+        """A copy of the bytes, to be kept and given to ``Weight(…, packed=layout)`` later."""
         return ctypes.string_at(self.struct.data, self.struct.bytes)
 
     def __repr__(self) -> str:

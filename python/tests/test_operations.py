@@ -273,7 +273,7 @@ def test_linear_quantised(rng, kind, t):
     packed = keyfold.pack_weight(weight)
     assert packed.nbytes <= 1.1 * raw.nbytes + 4096
     close(keyfold.linear(x, packed), expected, "fp32")
-    again = keyfold.Weight(packed.tobytes(), kind, rows=48, cols=256, packed=True)
+    again = keyfold.Weight(packed.tobytes(), kind, rows=48, cols=256, packed=packed.layout)
     np.testing.assert_array_equal(keyfold.linear(x, again), keyfold.linear(x, packed))
     rough = keyfold.linear(x, packed, activations="int8")
     assert np.linalg.norm(rough - expected) / np.linalg.norm(expected) < 0.02
