@@ -373,6 +373,7 @@ static void run_chat(const char *typed, bool interrupt, char *seen, size_t room)
     if (child == 0) {
         close(master);
         setsid();
+        alarm(120); // of a chat that doesn't end
         for (int i = 0; i < 3; i++) redirect(slave, O_RDWR, i);
         execl(command, command, "generate", "-m", model_path, "-n", "6", "--context", "500", "--ignore-end",
               (char *)NULL);

@@ -2,21 +2,39 @@
 //
 // The chat on a terminal: a line is a message, the model's answer streams, and the cache keeps the conversation. Ctrl-C
 // stops an answer, or at the prompt the chat; Ctrl-D ends it.
-#define _POSIX_C_SOURCE 200809L // getline
+#define _POSIX_C_SOURCE 200809L // getline, pselect
 #include "generate.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/select.h>
+#include <unistd.h>
 
 #include "tool.h"
 
-// Reads a message without its newline. False at the end of the chat.
-static bool read_message(char **line, size_t *room, size_t *length) {
+// Shows the prompt and waits until there is something to read; false at Ctrl-C. It is held back but for the wait itself, so that
+// one typed as the prompt appears isn't lost.
+static bool prompt_and_wait(void) {
+    sigset_t interrupt, before;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt, &before);
+    generate_catch_interrupt();
     fputs("> ", stdout);
     fflush(stdout);
-    generate_catch_interrupt();
-    ssize_t n = getline(line, room, stdin);
+    fd_set input;
+    FD_ZERO(&input);
+    FD_SET(STDIN_FILENO, &input);
+    int ready = pselect(STDIN_FILENO + 1, &input, NULL, NULL, NULL, &before);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return ready > 0;
+}
+
+// Reads a message without its newline. False at the end of the chat. (A terminal gives a line at a time, so none waits in stdin's buffer.)
+static bool read_message(char **line, size_t *room, size_t *length) {
+    ssize_t n = prompt_and_wait() ? getline(line, room, stdin) : -1;
     if (n < 0) {
         fputc('\n', stdout);
         return false;
