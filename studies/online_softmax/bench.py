@@ -4,12 +4,11 @@
 python -m studies.online_softmax.bench --json reports/h200/studies/online_softmax.json
 """
 
-import argparse
 import sys
 
-from keyfold.peers import CASES, Case, Place, measure, report
-from keyfold.peers.timing import ceilings
+from keyfold.peers import CASES, Case, measure, report
 
+from ..benching import begin
 from .softmax_triton import softmax
 
 
@@ -19,15 +18,7 @@ def triton_call(case, place, x):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--peers", default="eager,compile")
-    options = parser.parse_args()
-    place = Place("cuda")
-    command = "python -m studies.online_softmax.bench " + " ".join(sys.argv[1:])
-    source = report.provenance(place.machine, command.strip(), ceilings(place), report.commit())
-    print(source, flush=True)
+    options, place, source = begin("studies.online_softmax.bench", "eager,compile")
     rows = []
     for shape in CASES["cuda"]["softmax"]:
         case = Case("softmax", shape, "bf16")

@@ -5,12 +5,11 @@ keyfold's CUDA kernel: all in one row, so every ratio is of one run.
     python -m studies.triton_decode.bench --json reports/h200/studies/triton_decode.json
 """
 
-import argparse
 import sys
 
-from keyfold.peers import Case, Place, measure, report
-from keyfold.peers.timing import ceilings
+from keyfold.peers import Case, measure, report
 
+from ..benching import begin
 from ..triton_flash_attention.forward import forward
 from .decode import decode, workspace
 
@@ -60,16 +59,7 @@ NAIVE = {"naive": naive(PREFILL_TILE), "naive, tuned": naive(None)}
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--peers", default="cudnn,flash2,flashinfer")
-    parser.add_argument("--match", default="")
-    options = parser.parse_args()
-    place = Place("cuda")
-    command = "python -m studies.triton_decode.bench " + " ".join(sys.argv[1:])
-    source = report.provenance(place.machine, command.strip(), ceilings(place), report.commit())
-    print(source, flush=True)
+    options, place, source = begin("studies.triton_decode.bench", "cudnn,flash2,flashinfer", "--match")
     rows = []
     for B, H, Hkv, N, D in SHAPES:
         case = Case("decode", (B, H, Hkv, 1, N, D), "bf16")

@@ -5,12 +5,11 @@ what the tuner chose and why.
     python -m studies.triton_flash_attention.bench --json reports/h200/studies/triton_flash_attention.json
 """
 
-import argparse
 import sys
 
-from keyfold.peers import Case, Place, measure, report
-from keyfold.peers.timing import ceilings
+from keyfold.peers import Case, measure, report
 
+from ..benching import begin
 from . import forward as study
 
 SHAPES = [
@@ -57,17 +56,7 @@ def occupied(row):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json")
-    parser.add_argument("--plot")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--peers", default="sdpa,flash2,cudnn")
-    parser.add_argument("--match", default="")
-    options = parser.parse_args()
-    place = Place("cuda")
-    command = "python -m studies.triton_flash_attention.bench " + " ".join(sys.argv[1:])
-    source = report.provenance(place.machine, command.strip(), ceilings(place), report.commit())
-    print(source, flush=True)
+    options, place, source = begin("studies.triton_flash_attention.bench", "sdpa,flash2,cudnn", "--plot", "--match")
     rows = []
     for B, H, N, D in SHAPES:
         for causal in (True, False):
