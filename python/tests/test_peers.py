@@ -64,6 +64,13 @@ def test_bf16(tmp_path):
     assert status == 0 and all("eager" in row["times_us"] for row in rows)
 
 
+def test_rope_of_q_alone_and_of_both(tmp_path):
+    for rotated, options in (("q", []), ("qk", ["--rotated", "qk"])):
+        status, rows = run(tmp_path, "--op", "rope_attention", "--shape", "1,4,2,8,8,16", "--dtype", "fp32", *options)
+        assert status == 0 and [row["rotated"] for row in rows] == [rotated]
+        assert rows[0]["errors"]["keyfold"] < 1e-5 and f"rotates {rotated}" in report.title(rows[0])
+
+
 def test_a_wrong_result_fails_the_row(place):
     case = Case("softmax", (3, 64), "fp32")
     row = measure(case, place, peers=["numpy"], count=2, extra={"ours": lambda case, place, x: lambda: 0 * x.x})

@@ -38,6 +38,9 @@ def arguments() -> argparse.ArgumentParser:
         "--causal", action=argparse.BooleanOptionalAction, help="only so (default: attention both ways)"
     )
     parser.add_argument("--weights", default="dense,q4_0", help="linear's types of weights: dense, q4_0, q8_0")
+    parser.add_argument(
+        "--rotated", choices=["q", "qk"], default="q", help="rope_attention: q (k turned as it was appended), or both"
+    )
     parser.add_argument("--peers", help="names, separated by commas (default: all that can be imported)")
     parser.add_argument("--library", action="append", default=[], help="NAME=PATH: a further build of libkeyfold")
     parser.add_argument("--rounds", type=int, default=15, help="paired rounds (default and least of a claim: 15)")
@@ -59,7 +62,7 @@ def wanted(options: argparse.Namespace, device: str, dtype: str) -> Iterator[Cas
         for shape in shapes:
             if len(shape) != len(cases.SHAPES[op].split(",")):
                 raise SystemExit(f"keyfold.peers: a shape of {op} is {cases.SHAPES[op]}; {shape} is given")
-        for case in cases.expand(op, shapes, dtype, options.causal, options.weights.split(",")):
+        for case in cases.expand(op, shapes, dtype, options.causal, options.weights.split(","), options.rotated):
             if options.match in case.title:
                 yield case
 
@@ -71,6 +74,7 @@ def isolated(case: Case, options: argparse.Namespace) -> Row:
         command = [sys.executable, "-m", "keyfold.peers", "--op", case.op, "--shape", ",".join(map(str, case.shape))]
         command += ["--dtype", case.dtype, "--causal" if case.causal else "--no-causal", "--json", path]
         command += ["--weights", case.weight if case.weight != case.dtype else "dense"] if case.weight else []
+        command += ["--rotated", case.rotated] if case.rotated else []
         command += ["--rounds", str(options.rounds), "--timing", options.timing, "--device", options.device]
         command += ["--seed", str(options.seed)] + (["--do-bench"] if options.do_bench else [])
         command += ["--peers", options.peers] if options.peers is not None else []
@@ -91,6 +95,7 @@ def isolated(case: Case, options: argparse.Namespace) -> Row:
 
 def lost(case: Case, reason: str) -> Row:
     return {"op": case.op, "shape": list(case.shape), "dtype": case.dtype, "causal": case.causal, "weight": case.weight,
+            "rotated": case.rotated,
             "times_us": {}, "ratios": {}, "timing": "none", "left_out": {}, "failed": [reason], "bytes": 0, "flops": 0}  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def expected(case: Case, place: Place, x: Any) -> tuple[Any, Any]:
             for t in (x.q[sequence, head], x.k[sequence, head * hkv // h], x.v[sequence, head * hkv // h])
         )
         if case.op == "rope_attention":
-            q, k = turned(place, q, nk - nq), turned(place, k, 0)
+            q, k = turned(place, q, nk - nq), turned(place, k, 0) if case.rotated == "qk" else k
         answers.append(formulas.attention(place.xp, q, k, v, case.causal, rows, keys))
     return lambda o: place.xp.stack([o[pair] for pair in pairs]), place.xp.stack(answers)
 
@@ -74,8 +74,11 @@ def rope_angles(place: Place, first: int, count: int, dims: int) -> Any:
 
 
 def keyfold(kf: Any, case: Case, place: Place, x: Any) -> Call:
-    rope = kf.Rope() if case.op == "rope_attention" else None
-    run: Call = kf.Op(kf.attention, x.q, x.k, x.v, out=x.o, causal=case.causal, rope=rope).run
+    if case.op == "rope_attention":
+        rope = {"rope": kf.Rope(), "rope_k": case.rotated == "qk"}
+    else:
+        rope = {}
+    run: Call = kf.Op(kf.attention, x.q, x.k, x.v, out=x.o, causal=case.causal, **rope).run
     return run
 
 
@@ -147,7 +150,8 @@ def numpy_attention(case: Case, place: Place, x: Any) -> Call:
     def call() -> Any:
         left, right = q, k
         if case.op == "rope_attention":
-            left, right = formulas.rope(numpy, q, angles[0]), formulas.rope(numpy, k, angles[1])
+            left = formulas.rope(numpy, q, angles[0])
+            right = formulas.rope(numpy, k, angles[1]) if case.rotated == "qk" else k
         o = formulas.attention(numpy, left, right[:, group], v[:, group], case.causal, rows, keys)
         return place.from_numpy(o)
 
@@ -219,7 +223,7 @@ def fa4(case: Case, place: Place, x: Any) -> Call:
 
 
 def rotate_then(compile_it: bool) -> Maker:
-    """RoPE on q and k as transformers' Llama writes it, tables in the inputs' dtype, then keyfold's attention."""
+    """RoPE on q (or q and k) as transformers' Llama writes it, tables in the inputs' dtype, then keyfold's attention."""
 
     def make(case: Case, place: Place, x: Any) -> Call:
         torch = needs_torch(place)
@@ -236,14 +240,22 @@ def rotate_then(compile_it: bool) -> Maker:
         def rotate(x: Any, cos: Any, sin: Any) -> Any:
             return x * cos + torch.cat((-x[..., d // 2 :], x[..., : d // 2]), -1) * sin
 
-        def both(q: Any, k: Any, cos: Any, sin: Any) -> Any:
-            return rotate(q, cos[nk - nq :], sin[nk - nq :]), rotate(k, cos, sin)
+        def only_q(q: Any, k: Any, cos: Any, sin: Any) -> Any:
+            return rotate(q, cos[nk - nq :], sin[nk - nq :])
 
-        run = compiled(case, place, both) if compile_it else both
-        op = kf.Op(kf.attention, *run(x.q, x.k, cos, sin), x.v, out=torch.empty_like(x.o), causal=case.causal)
+        def both(q: Any, k: Any, cos: Any, sin: Any) -> Any:
+            return only_q(q, k, cos, sin), rotate(k, cos, sin)
+
+        chosen = both if case.rotated == "qk" else only_q
+        turn = compiled(case, place, chosen) if compile_it else chosen
+
+        def run() -> Any:
+            return turn(x.q, x.k, cos, sin) if case.rotated == "qk" else (turn(x.q, x.k, cos, sin), x.k)
+
+        op = kf.Op(kf.attention, *run(), x.v, out=torch.empty_like(x.o), causal=case.causal)
 
         def call() -> Any:
-            q, k = run(x.q, x.k, cos, sin)
+            q, k = run()
             op.bind(q=q, k=k)
             return op.run()
 

@@ -16,12 +16,14 @@ class Case:
     dtype: str = "bf16"
     causal: bool = False
     weight: Optional[str] = None  # linear: "bf16", "q4_0", ...
+    rotated: Optional[str] = None  # rope_attention: "q", or "qk" where the keys turn in the call, too
 
     @property
     def title(self) -> str:
         return " ".join(
             [self.op, ",".join(map(str, self.shape)), self.dtype]
             + ([f"weights {self.weight}"] if self.weight else [])
+            + ([f"rotates {self.rotated}"] if self.rotated else [])
             + (["causal"] if self.causal else [])
         )
 
@@ -107,7 +109,7 @@ CASES = {device: defaults(device) for device in ("cpu", "cuda")}
 
 
 def expand(
-    op: str, shapes: list[tuple[int, ...]], dtype: str, causal: Optional[bool], weights: list[str]
+    op: str, shapes: list[tuple[int, ...]], dtype: str, causal: Optional[bool], weights: list[str], rotated: str
 ) -> Iterator[Case]:
     """The cases of an operation's shapes: attention full and causal, linear for each type of weight."""
     for shape in shapes:
@@ -115,7 +117,7 @@ def expand(
             for masked in (False, True) if causal is None else (causal,):
                 yield Case(op, shape, dtype, masked)
         elif op == "rope_attention":
-            yield Case(op, shape, dtype, causal is not False)
+            yield Case(op, shape, dtype, causal is not False, rotated=rotated)
         elif op == "linear":
             for weight in weights:
                 yield Case(op, shape, dtype, False, dtype if weight == "dense" else weight)

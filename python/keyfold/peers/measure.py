@@ -84,6 +84,8 @@ def measure(
     }
     if case.weight:
         row["weight"] = case.weight
+    if case.rotated:
+        row["rotated"] = case.rotated
     if benched:
         row["do_bench_us"] = benched
     return row

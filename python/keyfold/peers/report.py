@@ -30,7 +30,9 @@ def commit() -> str:
 
 def title(row: Row) -> str:
     weight = f" weights {row['weight']}" if row.get("weight") else ""
-    return f"{row['op']} {','.join(map(str, row['shape']))} {row['dtype']}{weight}{' causal' if row['causal'] else ''}"
+    rotated = f" rotates {row['rotated']}" if row.get("rotated") else ""
+    causal = " causal" if row["causal"] else ""
+    return f"{row['op']} {','.join(map(str, row['shape']))} {row['dtype']}{weight}{rotated}{causal}"
 
 
 def rate(row: Row, us: float) -> str:
