@@ -5,7 +5,7 @@
 //     frequency(c) = scaled(base^(-2c / dims)),   c = 0 .. dims/2 - 1
 //     cos[c], sin[c] = magnitude * cos, sin(position * frequency(c))          (magnitude: 1 except for YaRN)
 //
-// Angles are float64: a bf16 angle turns position 15962 into 15968, an fp32 one is off by 0.004 at a million. Position
+// Angles are float64: bf16 turns position 15962 into 15936, an fp32 one is off by 0.004 at a million. Position
 // and frequency make one rounded product (2^-53 relative), so at position 2^20 an angle is good to 1e-10.
 //
 // Scaling (c's wavelength is 2 pi / frequency; L = original_context):
