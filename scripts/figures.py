@@ -33,6 +33,7 @@ Figures with a unit that were not measured here say so, behind the number or abo
     <!--counted--> arithmetic            <!--cited--> somebody else's
     <!--once--> an experiment that is described, not kept: the figure stands in a notebook (NOTEBOOKS), its record
 """
+
 import argparse
 import ast
 import json

@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every figure of README and docs is in the report that it names and every link leads somewhere (scripts/figures.py); and the check
-# itself notices what it should.
+# Every figure of README and docs is in the report that it names and every link leads somewhere (scripts/figures.py); the page and
+# the picture of all reports are what the reports give; and the check itself notices what it should.
 command -v python3 >/dev/null || exit 77
 cd "$KEYFOLD_SOURCE" || exit 1
 python3 scripts/figures.py --check || exit 1
+python3 scripts/report_page.py --check || exit 1
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=scripts python3 - <<'PYTHON'
 import pathlib
 import figures

@@ -66,7 +66,10 @@ def nan_behind_mask():
 def zero_row():
     """The guard for rows without keys hides an inverted mask: only the LSE tells a row that may be zero from one that may not."""
     s, v = scores(4), [1.0, 2.0, 3.0, 4.0]
-    for name, sees in (("row of a causal mask that sees keys 0-1", lambda j: j < 2), ("the same mask upside down, row without keys", lambda j: j < 0)):
+    for name, sees in (
+        ("row of a causal mask that sees keys 0-1", lambda j: j < 2),
+        ("the same mask upside down, row without keys", lambda j: j < 0),
+    ):
         seen = [j for j in range(4) if sees(j)]
         d = sum(math.exp(s[j]) for j in seen)
         o = sum(math.exp(s[j]) * v[j] for j in seen) / d if d else 0.0
@@ -91,7 +94,12 @@ def not_rescaled():
 def wrong_temperature():
     s, d = scores(64, spread=8.0), 64
     scale = d**-0.5
-    for name, factor in (("scale once", scale), ("scale twice", scale * scale), ("no scale", 1.0), ("exp2 without log2 e", scale * math.log(2))):
+    for name, factor in (
+        ("scale once", scale),
+        ("scale twice", scale * scale),
+        ("no scale", 1.0),
+        ("exp2 without log2 e", scale * math.log(2)),
+    ):
         p = softmax([x * factor for x in s])
         yield f"{name:19}: largest of 64 weights {max(p):.3f}, as if {math.exp(-sum(x * math.log(x) for x in p if x)):.1f} keys were seen"
 
