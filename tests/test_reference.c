@@ -435,7 +435,7 @@ static void linear_by_hand(void **state) {
     kf_tensor x_tensor = kf_tensor_cpu(x, FP32, 2, shape), bias_tensor = kf_tensor_cpu(bias, FP32, 1, outputs);
     const kf_weight weight = {.type = KF_WEIGHT_F32, .rows = 3, .cols = 2, .data = table, .bytes = sizeof table};
     kf_linear_args args = {.x = &x_tensor, .weight = &weight, .bias = &bias_tensor};
-    assert_true(ref_linear_row(&args, 0, y, size));
+    assert_true(ref_linear(&args, 0, 3, y, size));
     assert_true(y[0] == 0 && y[1] == 12 && y[2] == 4 && size[0] == 4 && size[1] == 20 && size[2] == 16);
 }
 

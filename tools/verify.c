@@ -4,7 +4,7 @@
 //
 // Output: one block for each failure, with the command that repeats it; the cases that were not run, by reason; and as the last line
 // "verify: N cases, M failed". Exit status 0 only where N > 0 and M = 0.
-#define _POSIX_C_SOURCE 200809L // sigaction
+#define _POSIX_C_SOURCE 200809L // sigaction, clock_gettime
 #include "tool.h"
 #include "verify.h"
 
@@ -16,6 +16,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 // ---------------------------------------------------------------------------------------------------------- the table
@@ -115,9 +116,14 @@ static bool is_listed(const char *list, const char *name) {
     return false;
 }
 
+// Cases in a folder "large" are left out by --quick; those in "shape" are scaled down there.
+static bool is_large(const char *name) { return strstr(name, "/large/") || strstr(name, "/shape/"); }
+static bool is_left_out(const verify_run *run, const char *name) { return run->quick && strstr(name, "/large/"); }
+
 // --case NAME: that case, or all those below the folder NAME.
 static bool is_wanted(const verify_run *run, const char *name) {
     if (run->listed && !is_listed(run->listed, name)) return false;
+    if (run->large && !is_large(name)) return false;
     if (!run->only) return true;
     const size_t length = strlen(run->only);
     if (strncmp(name, run->only, length) != 0) return false;
@@ -148,6 +154,12 @@ static bool is_ours(verify_run *run, const char *name) {
     return false;
 }
 
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 void verify_case(verify_run *run, verify_check *check, const void *row, const char *format, ...) {
     char name[256];
     va_list values;
@@ -155,6 +167,10 @@ void verify_case(verify_run *run, verify_check *check, const void *row, const ch
     vsnprintf(name, sizeof name, format, values);
     va_end(values);
     if (!is_wanted(run, name) || !is_ours(run, name)) return;
+    if (is_left_out(run, name)) {
+        count_not_run(run, "large shapes, left out by --quick");
+        return;
+    }
     run->name = name;
     if (run->list) {
         printf("%s\n", name);
@@ -163,15 +179,17 @@ void verify_case(verify_run *run, verify_check *check, const void *row, const ch
     }
     kft_progress("%s %s (%lld done, %lld failed)", run->isa_name, name, (long long)run->cases, (long long)run->failed);
     if (run->names) printf("%s\n", name), fflush(stdout);
-    run->pool = (verify_pool){.random = hash_name(name, run->seed)};
+    run->pool = (verify_pool){.random = hash_name(name, run->seed), .threads = run->threads};
     run->failure[0] = 0;
     run->skipped[0] = 0;
 #if KF_HAVE_CUDA
     if (run->kernels) kft_cuda_watch_kernels(name);
 #endif
+    const double begin = seconds();
     alarm((unsigned)run->limit);
     bool good = check(run, row);
     alarm(0);
+    if (run->times) printf("time %.2f s %s\n", seconds() - begin, name);
     if (run->pool.exhausted) {
         good = verify_skip(run, "not enough memory");
     }
@@ -268,7 +286,8 @@ static const char HELP[] =
     "  --seed N         the data's seed (default 1)\n"
     "  --random N       random cases an operation (default 60)\n"
     "  --threads N      threads of the main run (default 2); 1, 2 and 3 are held against it in any case\n"
-    "  --quick          large shapes scaled down\n"
+    "  --quick          large shapes scaled down or left out\n"
+    "  --large          large shapes alone: what --quick scales down or leaves out\n"
     "  --part I/N       every Nth case, from the one of number I (0 to N - 1), so that N processes share the work\n"
     "  --after NAME     the cases that follow that one\n"
     "  --cases FILE     the cases named in FILE, one a line\n"
@@ -276,6 +295,7 @@ static const char HELP[] =
     "  --kernels        on cuda: names at the end each kernel that was launched, and the smallest case that does\n"
     "  --limit SECONDS  a case that takes longer has failed, and ends the run (default 0: none)\n"
     "  --names          names each case before it runs\n"
+    "  --times          says of each case how long it took\n"
     "  --list           names the cases and runs nothing\n\n"
     "Exit status: 0: all passed; 1: a case failed, or none was run; 2: wrong options; 3: a device's fault ended the "
     "run.\n";
@@ -329,6 +349,8 @@ static bool parse_part(const char *text, verify_run *run) {
 // What an option without a value sets; NULL for any other.
 static bool *flag_of(verify_run *run, char **argv, int i) {
     return kft_flag(argv, i, "--quick", NULL)     ? &run->quick
+           : kft_flag(argv, i, "--large", NULL)   ? &run->large
+           : kft_flag(argv, i, "--times", NULL)   ? &run->times
            : kft_flag(argv, i, "--list", NULL)    ? &run->list
            : kft_flag(argv, i, "--names", NULL)   ? &run->names
            : kft_flag(argv, i, "--once", NULL)    ? &run->once

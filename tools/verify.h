@@ -41,6 +41,8 @@ typedef struct verify_pool {
     int count;
     uint64_t random;          // state of the case's generator: --seed and the case's name
     bool exhausted;           // memory or places ran out: the case is not run
+    int threads;              // that fill large tensors
+    bool settled;             // the inputs are in the mirrors: outputs alone are copied
     const kf_context *device; // whose memory holds the mirrors; NULL: the CPU runs the case where the tensors are
 } verify_pool;
 
@@ -92,7 +94,7 @@ typedef struct verify_run {
     uint64_t seed;
     int64_t random; // seeded random cases an operation
     int threads;
-    bool quick, list, names;
+    bool quick, large, list, names, times;
     bool once;           // one call a case, and the CPU's oracle alone
     bool kernels;        // say at the end which case launches which kernel
     char *listed;        // the names of the cases to run, one a line; NULL: all
@@ -138,6 +140,8 @@ void verify_case(verify_run *run, verify_check *check, const void *row, const ch
 bool verify_execute(verify_run *run, const kf_args *args);
 // One call with one context; the same checks.
 bool verify_execute_once(verify_run *run, kf_context *context, const kf_args *args);
+// For what is too large for every way: one call; on a device, unless each case is called once, planned runs that must give its bits.
+bool verify_execute_large(verify_run *run, const kf_args *args);
 // The call must be refused with this status, a sentence, and nothing written.
 bool verify_refused(verify_run *run, const kf_args *args, kf_status status);
 // The same for what the CPU refuses at the run (ids, slots) and a device, which reads it, bounds: there nothing but the outputs changes.

@@ -324,13 +324,12 @@ bool check_attention(verify_run *run, const void *pointer) {
     const attention_case row = with_defaults(pointer);
     attention_tensors t;
     oracle w = {0};
-    if (row.full_only && run->quick) return verify_skip(run, "large shapes, left out by --quick");
     if (!make_tensors(run, &row, &t)) return false;
     if (row.refused) return verify_refused(run, &t.args.head, row.refused);
-    const bool repeat = work_of(&row) * (double)row.D < 1e9; // large cases run once
-    const bool good =
-        (repeat ? verify_execute(run, &t.args.head) : verify_execute_once(run, run->context[0], &t.args.head)) &&
-        oracle_open(run, &row, &t.args, &w) && compare(run, &row, &t, &w);
+    static const double LARGE = 1e9; // pairs times head dim
+    const bool large = work_of(&row) * (double)row.D >= LARGE;
+    const bool good = (large ? verify_execute_large(run, &t.args.head) : verify_execute(run, &t.args.head)) &&
+                      oracle_open(run, &row, &t.args, &w) && compare(run, &row, &t, &w);
     oracle_close(&w);
     return good;
 }

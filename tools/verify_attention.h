@@ -38,7 +38,6 @@ typedef struct attention_case {
     void (*edit)(attention_tensors *t); // makes the data hostile, after they were filled
     double looser;                      // multiplies the bounds that take scores for a few units large; 1
     bool empty;                         // dimensions of 0 are meant (they take no defaults)
-    bool full_only;                     // left out by --quick
     bool spreads;      // on CUDA NaN and infinity of v may reach rows of the same tile that do not see it
     kf_status refused; // the call must be refused with this status
 } attention_case;

@@ -15,9 +15,11 @@ enum { GUARD_BYTES = 512 };            // more than the longest vector, eight ti
 
 // ------------------------------------------------------------------------------------------------------------ random
 
-// SplitMix64 (Steele, Lea and Flood, 2014).
+// SplitMix64 (Steele, Lea and Flood, 2014): the state of the n-th number is the first one's and n steps.
+static const uint64_t RANDOM_STEP = 0x9E3779B97F4A7C15u;
+
 uint64_t verify_random(uint64_t *state) {
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
+    uint64_t z = *state += RANDOM_STEP;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
     z = (z ^ z >> 27) * 0x94D049BB133111EBu;
     return z ^ z >> 31;
@@ -147,42 +149,65 @@ void verify_pool_close(verify_pool *pool) {
 
 // ----------------------------------------------------------------------------------------------------------- filling
 
-// Calls `value` for each element in row-major order.
-typedef double (*filler)(verify_pool *pool, double a, double b);
+// The value of each element in row-major order, of one random number each.
+typedef struct filling {
+    kf_tensor *tensor;
+    double (*value)(uint64_t *random, double a, double b);
+    double a, b;
+    uint64_t random; // the state before the first element
+} filling;
 
-static void fill(verify_pool *pool, kf_tensor *tensor, filler value, double a, double b) {
-    if (!tensor) return;
+static bool fill_rows(void *argument, int64_t first, int64_t count) {
+    const filling *f = argument;
+    kf_tensor *tensor = f->tensor;
     int64_t index[KF_MAX_NDIM] = {0};
-    const int64_t n = tensor->ndim ? tensor->shape[tensor->ndim - 1] : 1, rows = n ? ref_elements(tensor) / n : 0;
-    const int64_t bytes = ref_dtype_bytes(tensor->dtype);
-    for (int64_t r = 0; r < rows; r++) {
+    const int64_t n = tensor->ndim ? tensor->shape[tensor->ndim - 1] : 1, bytes = ref_dtype_bytes(tensor->dtype);
+    uint64_t random = f->random + (uint64_t)(first * n) * RANDOM_STEP;
+    for (int64_t r = first; r < first + count; r++) {
         ref_unravel(tensor, r * n, index);
         char *address = ref_address(tensor, index);
-        for (int64_t c = 0; c < n; c++, address += bytes) ref_encode(tensor->dtype, value(pool, a, b), address);
+        for (int64_t c = 0; c < n; c++, address += bytes)
+            ref_encode(tensor->dtype, f->value(&random, f->a, f->b), address);
     }
+    return true;
 }
 
-static double normal_value(verify_pool *pool, double deviation, double unused) {
+enum { ELEMENTS_A_THREAD = 1 << 16 }; // fewer are not worth another thread
+
+static void fill(verify_pool *pool, filling f) {
+    if (!f.tensor) return;
+    const int64_t all = ref_elements(f.tensor), n = f.tensor->ndim ? f.tensor->shape[f.tensor->ndim - 1] : 1;
+    const int64_t most = all / ELEMENTS_A_THREAD + 1;
+    f.random = pool->random;
+    verify_parallel(pool->threads < most ? pool->threads : (int)most, n ? all / n : 0, fill_rows, &f);
+    pool->random += (uint64_t)all * RANDOM_STEP;
+}
+
+static double normal_value(uint64_t *random, double deviation, double unused) {
     (void)unused;
-    return deviation * verify_random_normal(&pool->random);
+    return deviation * verify_random_normal(random);
 }
 
-static double uniform_value(verify_pool *pool, double low, double high) {
-    return low + (high - low) * (double)(verify_random(&pool->random) >> 11) * 0x1p-53;
+static double uniform_value(uint64_t *random, double low, double high) {
+    return low + (high - low) * (double)(verify_random(random) >> 11) * 0x1p-53;
 }
 
-static double same_value(verify_pool *pool, double value, double unused) {
-    (void)pool, (void)unused;
+static double same_value(uint64_t *random, double value, double unused) {
+    (void)random, (void)unused;
     return value;
 }
 
 void verify_fill_normal(verify_pool *pool, kf_tensor *tensor, double deviation) {
-    fill(pool, tensor, normal_value, deviation, 0);
+    fill(pool, (filling){tensor, normal_value, deviation, 0, 0});
 }
 void verify_fill_uniform(verify_pool *pool, kf_tensor *tensor, double low, double high) {
-    fill(pool, tensor, uniform_value, low, high);
+    fill(pool, (filling){tensor, uniform_value, low, high, 0});
 }
-void verify_fill_value(kf_tensor *tensor, double value) { fill(NULL, tensor, same_value, value, 0); }
+void verify_fill_value(kf_tensor *tensor, double value) {
+    filling f = {tensor, same_value, value, 0, 0};
+    const int64_t n = tensor && tensor->ndim ? tensor->shape[tensor->ndim - 1] : 1;
+    if (tensor && n) fill_rows(&f, 0, ref_elements(tensor) / n);
+}
 
 void verify_set(kf_tensor *tensor, const int64_t *index, double value) {
     ref_encode(tensor->dtype, value, ref_address(tensor, index));

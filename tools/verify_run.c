@@ -157,6 +157,30 @@ bool verify_execute(verify_run *run, const kf_args *args) {
     return !repeated || repeat(run, args);
 }
 
+bool verify_execute_large(verify_run *run, const kf_args *args) {
+    kf_op *op = NULL;
+    verify_workspace workspace = {0};
+    size_t bytes = 0;
+    if (!verify_execute_once(run, run->context[0], args)) return false;
+    if (!run->device || run->once) return true;
+    verify_pool_keep_first(&run->pool);
+    kf_status status = verify_op_create(run, run->context[0], args, &op);
+    if (status == KF_OK) status = kf_op_workspace_size(op, &bytes);
+    if (status == KF_OK) status = verify_workspace_open(run, bytes, &workspace);
+    const verify_buffer *differs = NULL;
+    run->pool.settled = true;
+    for (int n = 0; n < REPEATS && status == KF_OK && !differs; n++) {
+        verify_pool_restore(&run->pool);
+        status = verify_op_run(run, op, &workspace);
+        differs = verify_pool_differs(&run->pool);
+    }
+    run->pool.settled = false;
+    verify_workspace_close(run, &workspace);
+    kf_op_destroy(op);
+    if (!verify_status(run, status, "kf_op_run")) return false;
+    return !differs || verify_fail(run, "%s has other bits by kf_op_run than by one call", differs->name);
+}
+
 bool verify_refused(verify_run *run, const kf_args *args, kf_status wanted) {
     verify_pool_snapshot(&run->pool);
     const kf_status status = verify_call(run, run->context[0], args);
@@ -232,78 +256,138 @@ static double badness(double got, double want, double bound) {
     return error == 0 ? 0 : error / bound;
 }
 
+enum { FP16_LARGEST = 65504 }; // the smallest of the dtypes' largest numbers
+
 // What is past the dtype's largest number is stored as infinity; the rest is held as it is.
 static double stored(kf_dtype dtype, double want) {
-    return isinf(ref_round(dtype, want)) ? ref_round(dtype, want) : want;
+    return fabs(want) > FP16_LARGEST && isinf(ref_round(dtype, want)) ? ref_round(dtype, want) : want;
+}
+
+// Rows of `got` beside `want`, by several threads; each adds what it found.
+typedef struct comparison {
+    const kf_tensor *got;
+    const int64_t *rows;
+    const double *want;
+    const verify_bound *bound; // of elements
+    double norm;               // of rows
+    pthread_mutex_t lock;
+    double worst, worst_got, worst_want, worst_bound; // of all elements, the first of the worst
+    int64_t worst_at;
+    double error, size; // sums of squares over all rows
+    int64_t bad_row;    // the first whose own error is too large; -1
+    double bad_error;
+} comparison;
+
+static int64_t last_axis(const kf_tensor *tensor) { return tensor->ndim ? tensor->shape[tensor->ndim - 1] : 1; }
+
+static void read_row(const comparison *c, int64_t r, double *row) {
+    if (c->got->ndim)
+        ref_row(c->got, c->rows ? c->rows[r] : r, row);
+    else
+        row[0] = ref_at(c->got, NULL);
+}
+
+// Calls `work` for all rows; false where memory is missing. Few elements are not worth other threads.
+static bool compare_rows(const verify_run *run, comparison *c, int64_t count, bool (*work)(void *, int64_t, int64_t)) {
+    enum { ELEMENTS_A_THREAD = 1 << 16 };
+    const int64_t most = count * last_axis(c->got) / ELEMENTS_A_THREAD + 1;
+    pthread_mutex_init(&c->lock, NULL);
+    const bool done = verify_parallel(run->threads < most ? run->threads : (int)most, count, work, c);
+    pthread_mutex_destroy(&c->lock);
+    return done;
+}
+
+// What element k (counted in want) may be off by, without the last rounding.
+static double allowance(const verify_bound *bound, int64_t r, int64_t k, double want) {
+    double allowed = bound->absolute + bound->relative * fabs(want);
+    if (bound->row) allowed += bound->row[r];
+    return bound->size ? allowed + bound->share * bound->size[k] : allowed;
+}
+
+static bool elements_of_rows(void *argument, int64_t first, int64_t count) {
+    comparison *c = argument;
+    const verify_bound *bound = c->bound;
+    const int64_t n = last_axis(c->got);
+    double *row = malloc((size_t)(n + 1) * sizeof(double)), worst = 1, worst_got = 0, worst_want = 0, worst_bound = 0;
+    int64_t worst_at = -1;
+    for (int64_t r = first; row && r < first + count; r++) {
+        read_row(c, r, row);
+        for (int64_t e = 0; e < n; e++) {
+            const double w = stored(c->got->dtype, c->want[r * n + e]);
+            double allowed = allowance(bound, r, r * n + e, w);
+            if (isfinite(allowed) && fabs(row[e] - w) <= allowed) continue; // nearly all
+            // The last rounding is of a number that may lie this far beside w, past a power of two too.
+            allowed += bound->ulps * ref_ulp(c->got->dtype, fabs(w) + (isfinite(allowed) ? allowed : 0));
+            const double bad = bound->spreads && isnan(row[e]) ? 0 : badness(row[e], w, allowed);
+            if (bad <= worst) continue;
+            worst = bad, worst_at = (c->rows ? c->rows[r] : r) * n + e;
+            worst_got = row[e], worst_want = w, worst_bound = allowed;
+        }
+    }
+    pthread_mutex_lock(&c->lock);
+    if (worst_at >= 0 && (worst > c->worst || (worst == c->worst && worst_at < c->worst_at))) {
+        c->worst = worst, c->worst_at = worst_at;
+        c->worst_got = worst_got, c->worst_want = worst_want, c->worst_bound = worst_bound;
+    }
+    pthread_mutex_unlock(&c->lock);
+    free(row);
+    return row != NULL;
 }
 
 bool verify_elements(verify_run *run, const char *name, const kf_tensor *got, const int64_t *rows, int64_t count,
                      const double *want, const verify_bound *bound) {
-    const int64_t n = got->ndim ? got->shape[got->ndim - 1] : 1;
-    double *row = malloc((size_t)(n + 1) * sizeof(double)), worst = 1, worst_got = 0, worst_want = 0, worst_bound = 0;
-    int64_t worst_at = -1;
+    comparison c = {.got = got, .rows = rows, .want = want, .bound = bound, .worst = 1, .worst_at = -1};
     char text[128];
     const int64_t unwritten = verify_unwritten(got);
-    if (!row) return verify_fail(run, "not enough memory to compare");
     if (unwritten >= 0) {
-        free(row);
         return verify_fail(run, "%s was not written", element_name(name, got, unwritten, text, sizeof text));
     }
-    for (int64_t r = 0; n && r < count; r++) {
-        if (got->ndim)
-            ref_row(got, rows ? rows[r] : r, row);
-        else
-            row[0] = ref_at(got, NULL);
-        for (int64_t c = 0; c < n; c++) {
-            const double w = stored(got->dtype, want[r * n + c]);
-            double allowed = bound->absolute + bound->relative * fabs(w);
-            if (bound->row) allowed += bound->row[r];
-            if (bound->size) allowed += bound->share * bound->size[r * n + c];
-            // The last rounding is of a number that may lie this far beside w, past a power of two too.
-            allowed += bound->ulps * ref_ulp(got->dtype, fabs(w) + (isfinite(allowed) ? allowed : 0));
-            const double bad = bound->spreads && isnan(row[c]) ? 0 : badness(row[c], w, allowed);
-            if (bad <= worst) continue;
-            worst = bad, worst_at = (rows ? rows[r] : r) * n + c;
-            worst_got = row[c], worst_want = w, worst_bound = allowed;
-        }
-    }
-    free(row);
-    if (worst_at < 0) return true;
+    if (last_axis(got) && !compare_rows(run, &c, count, elements_of_rows))
+        return verify_fail(run, "not enough memory to compare");
+    if (c.worst_at < 0) return true;
     return verify_fail(run, "%s: got %.9g, want %.9g, error %.3g, bound %.3g (%s)",
-                       element_name(name, got, worst_at, text, sizeof text), worst_got, worst_want,
-                       fabs(worst_got - worst_want), worst_bound, bound->rule);
+                       element_name(name, got, c.worst_at, text, sizeof text), c.worst_got, c.worst_want,
+                       fabs(c.worst_got - c.worst_want), c.worst_bound, bound->rule);
+}
+
+// Rows with NaN or infinity are held element by element.
+static bool norms_of_rows(void *argument, int64_t first, int64_t count) {
+    comparison *c = argument;
+    const int64_t n = last_axis(c->got);
+    const double smallest = ref_ulp(c->got->dtype, 0); // of subnormal numbers every element may be off by one
+    double *row = malloc((size_t)(n + 1) * sizeof(double)), all_error = 0, all_size = 0, bad_error = 0;
+    int64_t bad_row = -1;
+    for (int64_t r = first; row && r < first + count; r++) {
+        double error = 0, size = 0;
+        read_row(c, r, row);
+        for (int64_t e = 0; e < n; e++) {
+            const double w = stored(c->got->dtype, c->want[r * n + e]);
+            error += (row[e] - w) * (row[e] - w);
+            size += w * w;
+        }
+        if (!isfinite(size + error)) continue;
+        all_error += error, all_size += size;
+        if (bad_row < 0 && n >= 8 && sqrt(error) > 2 * c->norm * sqrt(size) + smallest * sqrt((double)n))
+            bad_row = c->rows ? c->rows[r] : r, bad_error = sqrt(error / size);
+    }
+    pthread_mutex_lock(&c->lock);
+    c->error += all_error, c->size += all_size;
+    if (bad_row >= 0 && (c->bad_row < 0 || bad_row < c->bad_row)) c->bad_row = bad_row, c->bad_error = bad_error;
+    pthread_mutex_unlock(&c->lock);
+    free(row);
+    return row != NULL;
 }
 
 bool verify_norm(verify_run *run, const char *name, const kf_tensor *got, const int64_t *rows, int64_t count,
                  const double *want, double bound) {
-    const int64_t n = got->ndim ? got->shape[got->ndim - 1] : 1;
-    double *row = malloc((size_t)(n + 1) * sizeof(double)), all_error = 0, all_want = 0;
-    const double smallest = ref_ulp(got->dtype, 0); // of subnormal numbers every element may be off by one
-    bool good = true;
-    if (!row) return verify_fail(run, "not enough memory to compare");
-    for (int64_t r = 0; n && good && r < count; r++) {
-        double error = 0, norm = 0;
-        if (got->ndim)
-            ref_row(got, rows ? rows[r] : r, row);
-        else
-            row[0] = ref_at(got, NULL);
-        for (int64_t c = 0; c < n; c++) {
-            const double w = stored(got->dtype, want[r * n + c]);
-            error += (row[c] - w) * (row[c] - w);
-            norm += w * w;
-        }
-        if (!isfinite(norm + error)) continue; // rows with NaN or infinity are held element by element
-        all_error += error, all_want += norm;
-        if (n >= 8 && sqrt(error) > 2 * bound * sqrt(norm) + smallest * sqrt((double)n)) {
-            good = verify_fail(run, "%s row %lld: relative L2 error %.3g, bound %.3g", name,
-                               (long long)(rows ? rows[r] : r), sqrt(error / norm), 2 * bound);
-        }
-    }
-    free(row);
-    if (good && sqrt(all_error) > bound * sqrt(all_want) + smallest * sqrt((double)(count * n))) {
-        return verify_fail(run, "%s: relative L2 error %.3g, bound %.3g", name, sqrt(all_error / all_want), bound);
-    }
-    return good;
+    comparison c = {.got = got, .rows = rows, .want = want, .norm = bound, .bad_row = -1};
+    const int64_t n = last_axis(got);
+    if (n && !compare_rows(run, &c, count, norms_of_rows)) return verify_fail(run, "not enough memory to compare");
+    if (c.bad_row >= 0)
+        return verify_fail(run, "%s row %lld: relative L2 error %.3g, bound %.3g", name, (long long)c.bad_row,
+                           c.bad_error, 2 * bound);
+    if (sqrt(c.error) <= bound * sqrt(c.size) + ref_ulp(got->dtype, 0) * sqrt((double)(count * n))) return true;
+    return verify_fail(run, "%s: relative L2 error %.3g, bound %.3g", name, sqrt(c.error / c.size), bound);
 }
 
 double verify_norm_bound(kf_dtype dtype) {

@@ -82,9 +82,9 @@ void ref_weight_row(const kf_weight *weight, int64_t row, double *values, double
 // q = x / scale to the nearest integer, ties to even; all zero: scale 0, q 0; NaN or inf in it: scale NaN.
 void ref_quantise_int8(const double *x, int64_t count, int8_t *q, double *scales);
 
-// Row t of y: N values; `size` gets the sum of |x| * size(w) over K for each: the bound on what sums in fp32 can lose is a multiple of
-// 2^-24 times it. The weight must not be packed.
-bool ref_linear_row(const kf_linear_args *args, int64_t t, double *y, double *size);
+// Outputs first .. first + count - 1 of every row of y [T, N]; `size`, as large, gets the sum of |x| * size(w) over K for each: the bound
+// on what sums in fp32 can lose is a multiple of 2^-24 times it. The weight must not be packed.
+bool ref_linear(const kf_linear_args *args, int64_t first, int64_t count, double *y, double *size);
 
 #ifdef __cplusplus
 }

@@ -149,24 +149,33 @@ void ref_quantise_int8(const double *x, int64_t count, int8_t *q, double *scales
     }
 }
 
-bool ref_linear_row(const kf_linear_args *args, int64_t t, double *y, double *size) {
-    const int64_t N = args->weight->rows, K = args->weight->cols;
+// Row t of x in float64, quantised where the call says so. q and scales are scratch of K values each.
+static void linear_input(const kf_linear_args *args, int64_t t, double *x, int8_t *q, double *scales) {
+    const int64_t K = args->weight->cols;
+    ref_row(args->x, t, x);
+    if (args->activations != KF_ACTIVATIONS_INT8 || format_of(args->weight->type)->values == 1) return;
+    ref_quantise_int8(x, K, q, scales);
+    for (int64_t c = 0; c < K; c++) x[c] = scales[c / INT8_BLOCK] * q[c];
+}
+
+bool ref_linear(const kf_linear_args *args, int64_t first, int64_t count, double *y, double *size) {
+    const int64_t T = args->x->shape[0], N = args->weight->rows, K = args->weight->cols;
     const size_t bytes = (size_t)(K + 1) * sizeof(double);
-    double *x = malloc(bytes), *w = malloc(bytes), *w_size = malloc(bytes), *scales = malloc(bytes);
+    double *x = malloc(bytes * (size_t)(T + 1)), *w = malloc(bytes), *w_size = malloc(bytes), *scales = malloc(bytes);
     int8_t *q = malloc((size_t)K + 1);
     const bool open = x && w && w_size && scales && q;
-    if (open) ref_row(args->x, t, x);
-    if (open && args->activations == KF_ACTIVATIONS_INT8 && format_of(args->weight->type)->values > 1) {
-        ref_quantise_int8(x, K, q, scales);
-        for (int64_t c = 0; c < K; c++) x[c] = scales[c / INT8_BLOCK] * q[c];
-    }
-    for (int64_t n = 0; open && n < N; n++) {
-        y[n] = args->bias ? ref_at(args->bias, &n) : 0;
-        size[n] = fabs(y[n]);
+    for (int64_t t = 0; open && t < T; t++) linear_input(args, t, x + t * K, q, scales);
+    for (int64_t n = first; open && n < first + count; n++) {
+        const double bias = args->bias ? ref_at(args->bias, &n) : 0;
         ref_weight_row(args->weight, n, w, w_size);
-        for (int64_t c = 0; c < K; c++) {
-            y[n] += x[c] * w[c];
-            size[n] += fabs(x[c]) * w_size[c];
+        for (int64_t t = 0; t < T; t++) {
+            double sum = bias, sum_size = fabs(bias);
+            for (int64_t c = 0; c < K; c++) {
+                sum += x[t * K + c] * w[c];
+                sum_size += fabs(x[t * K + c]) * w_size[c];
+            }
+            y[t * N + n] = sum;
+            size[t * N + n] = sum_size;
         }
     }
     free(x);
