@@ -3,29 +3,34 @@
 # For a person with a GPU: builds keyfold with its CUDA backend, proves it there, and measures it.
 #
 #   sh scripts/gpu-check.sh            every stage that has not been done yet
-#   sh scripts/gpu-check.sh STAGE...   these stages, done or not: build verify arch sequences kernels memcheck racecheck initcheck synccheck model bench peers profile
+#   sh scripts/gpu-check.sh STAGE...   these stages, done or not
 #
 # What a stage prints goes to reports/GPU/STAGE.txt, GPU being the device's name ("h200"). A stage that passed is not run again by
 # itself; one that failed or was interrupted is. Each has a time limit, in seconds, which LIMIT_STAGE=N sets (LIMIT_verify=3600). Other
-# settings: KEYFOLD (an existing command, which is taken in the place of building one), PROCESSES, OUT (the folder of the reports).
+# settings: KEYFOLD (an existing command, which is taken in the place of building one), PROCESSES, OUT (the folder of the reports), COMMIT (where
+# this folder is no clone).
 #
 #   build      the library, the command, for this machine's architectures
-#   verify     every case against the oracle; the shapes asked for at full size
-#   arch       the same, quickly, held to compute capability 8.0 and 8.6, which other GPUs have
+#   verify     every case against the oracle in every way of calling, one in sixteen fifty times, large shapes scaled down; on the device as it
+#              is and held to compute capability 8.0 and 8.6, which other GPUs have. Which case launches which kernel goes to kernels.txt
+#   large      the shapes asked for at full size, every element, fifty times into NaN-filled outputs
 #   sequences  chains of kernels in every mode of launch, bound anew, and in a graph of the caller's
-#   kernels    which case launches which kernel; the smallest of each is what the four tools run
-#   memcheck … synccheck    compute-sanitizer over those
+#   devices    where there are two: all on the second one while the first is current; tensors and streams of the other one
+#   memcheck racecheck initcheck synccheck    compute-sanitizer over the smallest case of each kernel; "verify" comes first
 #   model      a model's logits against the CPU's, and what a token's step costs, with random weights in the shapes of three models
-#   bench, peers, profile   speed beside the device's ceilings, beside other libraries; ncu over one kernel of each kind
+#   bench      speed beside the device's ceilings
+#   peers      speed beside other libraries, and what was asked of it
+#   profile    Nsight Compute over prefill, decode and each fusion, and Triton's do_bench of the fusions
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
 PROCESSES=${PROCESSES:-$(nproc 2>/dev/null || echo 4)}
 [ "$PROCESSES" -le 16 ] || PROCESSES=16
-stages="build verify arch sequences kernels memcheck racecheck initcheck synccheck model bench peers profile"
+stages="build verify large sequences devices memcheck racecheck initcheck synccheck model bench peers profile"
 
 command -v nvidia-smi >/dev/null || { echo "gpu-check: there is no nvidia-smi, so no GPU"; exit 1; }
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader -i 0 | sed 's/^NVIDIA //' | tr 'A-Z ' 'a-z-')
+commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo 'no commit')}
 [ -n "$gpu" ] || { echo "gpu-check: nvidia-smi names no GPU"; exit 1; }
 out=${OUT:-reports/$gpu}
 work=$build/gpu-check
@@ -44,21 +49,67 @@ limit_of() {
     esac
 }
 
-parts() { timeout "$(limit_of "$stage")" sh scripts/verify-parts.sh "$keyfold" "$PROCESSES" "$work/$stage" --backend cuda --threads 1 --limit 120 "$@"; }
+# parts PROCESSES OPTIONS...: verify, shared by processes
+parts() {
+    processes=$1
+    shift
+    timeout "$(limit_of "$stage")" sh scripts/verify-parts.sh "$keyfold" "$processes" "$work/$stage" --backend cuda --limit 120 "$@"
+}
 
 stage_build() {
     [ -z "${KEYFOLD:-}" ] || { echo "KEYFOLD is set: $keyfold"; return 0; }
     timeout "$(limit_of build)" make CUDA=ON BUILD="$build" && "$keyfold" info --backend cuda
 }
 
-stage_verify() { parts; }
-
-stage_arch() {
+# Kernels that no case launches are named, and fail the stage.
+stage_verify() {
     status=0
-    for arch in 80 86; do
-        echo "held to compute capability $arch:"
-        parts --quick --isa "$arch" || status=1
+    for arch in $architectures; do
+        echo "architecture: $arch"
+        # shellcheck disable=SC2046
+        parts "$PROCESSES" --threads 1 --quick --kernels $(held_to "$arch") >"$work/verify-$arch.txt" || status=1
+        grep -v '^kernel ' "$work/verify-$arch.txt"
+        sed -n 's/^kernel [0-9]* \([^ ]*\) .*/\1/p' "$work/verify-$arch.txt" | sort -u >"$work/cases-$arch.txt"
     done
+    for arch in $architectures; do
+        echo "$commit, architecture: $arch (threads, case, kernel)"
+        grep '^kernel ' "$work/verify-$arch.txt" | sort -k4
+    done >"$out/kernels.txt"
+    sed -n 's/^kernel [0-9]* [^ ]* //p' "$out/kernels.txt" | sort -u >"$work/launched.txt"
+    echo "$(wc -l <"$work/launched.txt") kernels, the smallest cases of each: $(cat "$work"/cases-*.txt | sort -u | wc -l)"
+    [ -s "$work/launched.txt" ] || return 1
+    # The kernels are registered by their mangled names, which stand among the library's constants.
+    library=$build/libkeyfold.so
+    if ! objcopy -O binary --only-section=.rodata "$library" "$work/rodata" 2>/dev/null; then
+        echo "kernels that no case launches: not looked for (no $library, or no objcopy)"
+        return "$status"
+    fi
+    strings -a -n 8 "$work/rodata" | grep '^_Z' | sort -u >"$work/all.txt"
+    not_launched=$(grep -vxFf "$work/launched.txt" "$work/all.txt")
+    [ -z "$not_launched" ] || { echo "no case launches:"; echo "$not_launched" | c++filt 2>/dev/null || echo "$not_launched"; return 1; }
+    return "$status"
+}
+
+# Few processes of several threads: a case's tensors and the oracle's answers are gigabytes.
+stage_large() {
+    threads=$((PROCESSES / 5))
+    [ "$threads" -ge 1 ] || threads=1
+    parts 6 --threads "$threads" --large --times
+    status=$?
+    echo "the cases that took longest:"
+    cat "$work"/large/part-* | grep '^time ' | sort -k2,2rn | head -n 12
+    return "$status"
+}
+
+stage_devices() {
+    [ "$(nvidia-smi --list-gpus | wc -l)" -ge 2 ] || { echo "there is one device"; return 77; }
+    status=0
+    for device in 0 1; do
+        echo "device $device:"
+        parts "$PROCESSES" --threads 1 --quick --device "$device" --op device || status=1
+    done
+    echo "every operation on device 1:"
+    parts "$PROCESSES" --threads 1 --quick --device 1 || status=1
     return "$status"
 }
 
@@ -81,34 +132,12 @@ stage_model() {
     return "$status"
 }
 
-# The smallest case of each kernel, of this architecture and of the others'. Kernels that no case launches are named, and fail the stage.
-stage_kernels() {
-    for arch in $architectures; do
-        echo "architecture: $arch"
-        # shellcheck disable=SC2046
-        parts --quick --kernels --once $(held_to "$arch") | tee "$work/kernels-$arch.txt"
-        sed -n 's/^kernel [0-9]* \([^ ]*\) .*/\1/p' "$work/kernels-$arch.txt" | sort -u >"$work/cases-$arch.txt"
-    done
-    cat "$work"/kernels-*.txt | sed -n 's/^kernel [0-9]* [^ ]* //p' | sort -u >"$work/launched.txt"
-    echo "$(wc -l <"$work/launched.txt") kernels, $(cat "$work"/cases-*.txt | sort -u | wc -l) cases"
-    [ -s "$work/launched.txt" ] || return 1
-    # The kernels are registered by their mangled names, which stand among the library's constants.
-    library=$build/libkeyfold.so
-    if ! objcopy -O binary --only-section=.rodata "$library" "$work/rodata" 2>/dev/null; then
-        echo "kernels that no case launches: not looked for (no $library, or no objcopy)"
-        return 0
-    fi
-    strings -a -n 8 "$work/rodata" | grep '^_Z' | sort -u >"$work/all.txt"
-    not_launched=$(grep -vxFf "$work/launched.txt" "$work/all.txt")
-    [ -z "$not_launched" ] || { echo "no case launches:"; echo "$not_launched" | c++filt 2>/dev/null || echo "$not_launched"; return 1; }
-}
-
 # sanitizer TOOL OPTIONS...: the kernels' cases, shared by processes. What the tool finds makes its exit status 99.
 sanitizer() {
     tool=$1
     shift
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not installed"; return 77; }
-    [ -s "$work/cases-here.txt" ] || { echo "the stage 'kernels' comes first"; return 1; }
+    [ -s "$work/cases-here.txt" ] || { echo "the stage 'verify' comes first"; return 1; }
     rm -f "$work/$tool"-*
     for arch in $architectures; do
         part=0
@@ -121,13 +150,15 @@ sanitizer() {
         wait
     done
     cases=$(cat "$work/$tool"-*.txt | sed -n 's/^verify: \([0-9]*\) cases.*/\1/p' | awk '{ n += $1 } END { print n + 0 }')
+    failed_cases=$(cat "$work/$tool"-*.txt | sed -n 's/^verify: .* cases, \([0-9]*\) failed.*/\1/p' | awk '{ n += $1 } END { print n + 0 }')
+    wanted=$(cat "$work"/cases-*.txt | wc -l)
     # A part without a case ends with 1; every other status is a finding.
     bad=$(cat "$work/$tool"-*.status 2>/dev/null | grep -vc '^1$')
     for file in "$work/$tool"-*.txt; do
         grep -q '^verify: 0 cases, 0 failed' "$file" || grep -E '^(FAILED|========= (Invalid|Error|Warning|Race|Program|Uninit|Barrier)|.*ERROR SUMMARY: [1-9])' "$file" | head -n 20
     done
-    echo "$tool: $cases cases, $bad processes with findings"
-    [ "$cases" -gt 0 ] && [ "$bad" -eq 0 ]
+    echo "$tool: $cases cases of $wanted, $failed_cases failed, $bad processes with findings"
+    [ "$cases" -gt 0 ] && [ "$cases" -eq "$wanted" ] && [ "$failed_cases" -eq 0 ] && [ "$bad" -eq 0 ]
 }
 
 stage_memcheck() { sanitizer memcheck --leak-check no; }
@@ -135,28 +166,41 @@ stage_racecheck() { sanitizer racecheck; }
 stage_initcheck() { sanitizer initcheck; }
 stage_synccheck() { sanitizer synccheck; }
 
+# Every row of a report says where it is from.
 stage_bench() {
+    command="keyfold bench --backend cuda --seconds ${SECONDS_A_ROW:=0.5} --json"
     timeout "$(limit_of bench)" "$keyfold" info --ceilings --backend cuda || return 1
-    timeout "$(limit_of bench)" "$keyfold" bench --backend cuda --json >"$out/bench.json" || return 1
-    "$keyfold" bench --backend cuda --quick
+    timeout "$(limit_of bench)" "$keyfold" bench --backend cuda --seconds "$SECONDS_A_ROW" --json >"$work/bench.json"
+    status=$?
+    sed "s/^ {/ {\"commit\": \"$commit\", \"machine\": \"$gpu\", \"command\": \"$command\", /" "$work/bench.json" >"$out/bench.json"
+    sed -n 's/.*"op": "\([^"]*\)", "variant": "\([^"]*\)".*"dtype": "\([^"]*\)", "shape": {\([^}]*\)}.*"time_us": \([0-9.]*\).*"ceiling_name": "\([^"]*\)".*"share": \([0-9.]*\).*/\1 \2 \3 (\4): \5 us, \7 of \6/p' "$work/bench.json"
+    return "$status"
+}
+
+peers() {
+    library=$(cd "$build" && pwd)/libkeyfold.so
+    KEYFOLD_COMMIT=$commit KEYFOLD_LIBRARY=$library PYTHONPATH=python timeout "$(limit_of "$stage")" python3 -m keyfold.peers --device cuda "$@"
 }
 
 stage_peers() {
     python3 -c 'import torch' 2>/dev/null || { echo "torch is not installed"; return 77; }
-    library=$(cd "$build" && pwd)/libkeyfold.so
-    KEYFOLD_LIBRARY=$library PYTHONPATH=python timeout "$(limit_of peers)" python3 -m keyfold.peers --device cuda --isolate --json "$out/peers.json"
+    peers --asked --reports "$out"
 }
 
 stage_profile() {
     command -v ncu >/dev/null || { echo "ncu is not installed"; return 77; }
     status=0
-    for case in "attention --shape 4,32,32,4096,4096,128 --dtype bf16" "attention --shape 1,32,8,1,8192,128 --dtype bf16" \
+    for case in "attention --shape 4,32,32,4096,4096,128 --dtype bf16" "attention --shape 2,16,16,4096,4096,64 --dtype bf16 --causal" \
+        "attention --shape 1,32,32,1,8192,128 --dtype bf16" "attention --shape 1,32,8,1,8192,128 --dtype bf16" \
         "rmsnorm --shape 8192,8192 --dtype bf16" "swiglu --shape 8192,14336 --dtype bf16" "softmax --shape 4096,32000 --dtype fp32" \
         "rope --shape 1,32,4096,128 --dtype bf16" "linear --shape 1,32000,2048 --dtype bf16" "linear --shape 1,32000,2048 --dtype q4_0"; do
-        echo "== $case"
+        echo "== keyfold profile $case"
         # shellcheck disable=SC2086
         timeout "$(limit_of profile)" "$keyfold" profile $case || status=1
     done
+    python3 -c 'import triton' 2>/dev/null || return "$status"
+    echo "== Triton's do_bench (plain calls, the cache cleared by writing; medians)"
+    peers --op rmsnorm,swiglu,softmax,rope_attention,kv_append --peers eager,compile --timing none --do-bench || status=1
     return "$status"
 }
 
@@ -171,7 +215,7 @@ for stage in ${*:-$stages}; do
     rm -f "$work/done-$stage"
     begin=$(date +%s)
     {
-        printf '%s, %s, driver %s\n%s\n' "$(git rev-parse --short HEAD 2>/dev/null || echo 'no commit')" "$gpu" \
+        printf '%s, %s, driver %s\n%s\n' "$commit" "$gpu" \
             "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader -i 0)" "sh scripts/gpu-check.sh $stage"
         "stage_$stage"
         echo "exit status $?"

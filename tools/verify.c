@@ -42,9 +42,9 @@ enum { STATUS_LOST = 3 }; // exit status
 static verify_run *faulting; // for the signal handler
 
 static void print_repeat(const verify_run *run, FILE *out) {
-    fprintf(out, "    keyfold verify --op %s --backend %s --isa %s --case %s --seed %llu --threads %d%s\n", run->op,
-            run->backend, run->isa_name, run->name, (unsigned long long)run->seed, run->threads,
-            run->quick ? " --quick" : "");
+    fprintf(out, "    keyfold verify --op %s --backend %s --isa %s --case %s --seed %llu --threads %d%s%s%.0d\n",
+            run->op, run->backend, run->isa_name, run->name, (unsigned long long)run->seed, run->threads,
+            run->quick ? " --quick" : "", run->number ? " --device " : "", run->number);
 }
 
 static void print_failure(const verify_run *run, const char *sentence) {
@@ -189,6 +189,10 @@ void verify_case(verify_run *run, verify_check *check, const void *row, const ch
     alarm((unsigned)run->limit);
     bool good = check(run, row);
     alarm(0);
+#if KF_HAVE_CUDA
+    if (run->device && good && !run->skipped[0] && kft_cuda_current_device() != 0)
+        good = verify_fail(run, "a call left device %d as the current one", kft_cuda_current_device());
+#endif
     if (run->times) printf("time %.2f s %s\n", seconds() - begin, name);
     if (run->pool.exhausted) {
         good = verify_skip(run, "not enough memory");
@@ -212,7 +216,7 @@ static kf_context *make_context(const verify_run *run, int threads, bool fixed_s
     kf_context_options options;
     kf_context *context = NULL;
     kf_context_options_init(&options);
-    options.device.type = run->device ? KF_DEVICE_CUDA : KF_DEVICE_CPU;
+    options.device = (kf_device){run->device ? KF_DEVICE_CUDA : KF_DEVICE_CPU, run->number};
     options.isa = run->isa;
     options.threads = threads;
     options.fixed_split = fixed_split;
@@ -227,7 +231,9 @@ static bool open_contexts(verify_run *run) {
     }
     run->fixed_split = make_context(run, run->threads, true, NULL);
 #if KF_HAVE_CUDA
+    if (run->device && run->number) kft_cuda_use_device(run->number);
     if (run->device) run->stream = kft_cuda_stream();
+    if (run->device && run->number) kft_cuda_use_device(0);
     if (run->device) run->captured = make_context(run, run->threads, false, run->stream);
 #endif
     return run->fixed_split && (!run->device || (run->stream && run->captured));
@@ -282,6 +288,7 @@ static const char HELP[] =
     "  --isa NAME       scalar, avx2, avx512, avx512bf16; all: every one of this machine (default: the highest). On "
     "cuda the\n"
     "                   compute capability to be held to: 80, 86, 89, 90\n"
+    "  --device N       on cuda: the device's number (default 0; the current device is 0 throughout)\n"
     "  --case NAME      one case, or all cases below a folder of names\n"
     "  --seed N         the data's seed (default 1)\n"
     "  --random N       random cases an operation (default 60)\n"
@@ -371,6 +378,9 @@ static int parse_number(int argc, char **argv, int *i, verify_run *run) {
         if (!kft_parse_int(value, 0, INT64_MAX, &number))
             return kft_usage_error("verify: --seed needs a number from 0");
         run->seed = (uint64_t)number;
+    } else if (kft_option(argc, argv, i, "--device", NULL, &value)) {
+        if (!kft_parse_int(value, 0, 1024, &number)) return kft_usage_error("verify: --device needs a number from 0");
+        run->number = (int)number;
     } else if (kft_option(argc, argv, i, "--random", NULL, &value)) {
         if (!kft_parse_int(value, 0, 1000000, &run->random))
             return kft_usage_error("verify: --random needs a number to 1000000");

@@ -69,6 +69,7 @@ kf_tensor *verify_tensor_strided(verify_pool *pool, const char *name, unsigned r
                                  const int64_t *shape, const int64_t *strides, bool sparse);
 unsigned char *verify_bytes(verify_pool *pool, const char *name, size_t bytes); // an input of plain bytes
 void verify_pool_close(verify_pool *pool);
+void verify_pool_free_mirrors(verify_pool *pool);
 
 void verify_fill_normal(verify_pool *pool, kf_tensor *tensor, double deviation);
 void verify_fill_uniform(verify_pool *pool, kf_tensor *tensor, double low, double high);
@@ -104,6 +105,7 @@ typedef struct verify_run {
     // What is being run.
     const char *backend;
     bool device; // contexts are a CUDA device's
+    int number;  // of it; the current device stays 0
     int isa;     // kf_isa; on CUDA a compute capability times ten
     const char *isa_name;
     int64_t seen;            // cases, those of other parts too

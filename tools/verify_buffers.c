@@ -137,12 +137,19 @@ unsigned char *verify_bytes(verify_pool *pool, const char *name, size_t bytes) {
     return tensor ? (unsigned char *)tensor->data + tensor->byte_offset : NULL;
 }
 
+void verify_pool_free_mirrors(verify_pool *pool) {
+    for (int i = 0; i < pool->count; i++) {
+        if (pool->device) kf_memory_free(pool->device, pool->buffer[i].mirror);
+        pool->buffer[i].mirror = NULL;
+    }
+}
+
 void verify_pool_close(verify_pool *pool) {
+    verify_pool_free_mirrors(pool);
     for (int i = 0; i < pool->count; i++) {
         if (pool->buffer[i].map) munmap(pool->buffer[i].map, pool->buffer[i].map_bytes);
         free(pool->buffer[i].before);
         free(pool->buffer[i].first);
-        if (pool->device) kf_memory_free(pool->device, pool->buffer[i].mirror);
     }
     pool->count = 0;
 }

@@ -101,7 +101,7 @@ static void mirror_tensors(const verify_run *run, device_args *made, size_t offs
         room[t] = **place;
         *place = &room[t];
         if (room[t].device.type != KF_DEVICE_CPU) continue; // a case that brings a device of its own
-        room[t].device = (kf_device){KF_DEVICE_CUDA, 0};
+        room[t].device = (kf_device){KF_DEVICE_CUDA, run->number};
         room[t].data = room[t].data ? mirror_of(&run->pool, room[t].data) : NULL;
     }
 }
@@ -115,7 +115,7 @@ static const kf_args *mirror_args(const verify_run *run, const kf_args *args, de
     const kf_weight **weight = (const kf_weight **)((char *)&made->args + PLACES[kind].weight);
     if (PLACES[kind].weight && *weight) {
         made->weight = **weight;
-        made->weight.device = (kf_device){KF_DEVICE_CUDA, 0};
+        made->weight.device = (kf_device){KF_DEVICE_CUDA, run->number};
         made->weight.data = made->weight.data ? mirror_of(&run->pool, made->weight.data) : NULL;
         *weight = &made->weight;
     }
@@ -307,7 +307,9 @@ bool verify_captured_steps(verify_run *run, const kf_args *args, int steps, void
 bool verify_device_oracle(verify_run *run, const kf_attention_args *args, double *o, double *lse, double *naive) {
     device_args made;
     mirror_args(run, &args->head, &made);
+    kft_cuda_use_device(run->number);
     const char *error = ref_cuda_attention(&made.args.attention, o, lse, naive);
+    kft_cuda_use_device(0);
     if (!error) return true;
     run->lost = kf_context_synchronize(run->context[0]) == KF_DEVICE_ERROR;
     return verify_fail(run, "the oracle on the device: %s", error);

@@ -24,6 +24,13 @@ int kft_cuda_device_count(void) {
     return status_of(cudaGetDeviceCount(&count), "cudaGetDeviceCount") == KF_OK ? count : 0;
 }
 
+int kft_cuda_current_device(void) {
+    int device = -1;
+    return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+}
+
+void kft_cuda_use_device(int device) { (void)cudaSetDevice(device); }
+
 void *kft_cuda_stream(void) {
     cudaStream_t stream = NULL;
     const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);

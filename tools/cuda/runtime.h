@@ -11,6 +11,8 @@
 const char *kft_cuda_error(void);
 
 int kft_cuda_device_count(void);
+int kft_cuda_current_device(void); // -1: an error
+void kft_cuda_use_device(int device);
 
 // On the current device; NULL where none can be made. It doesn't wait for the legacy default stream.
 void *kft_cuda_stream(void);

@@ -113,31 +113,72 @@ static bool check_tensors_elsewhere(verify_run *run, const void *row) {
     (void)row;
     if (!make_attention(run, 1, &a)) return false;
     if (!refused(run, run->context[0], &a.args, "tensors of the host")) return false;
+    const kf_device here = {KF_DEVICE_CUDA, run->number}, other = {KF_DEVICE_CUDA, run->number ? 0 : 1};
     kf_tensor *const tensors[4] = {a.q, a.k, a.v, a.o};
-    for (int t = 0; t < 4; t++) tensors[t]->device = (kf_device){KF_DEVICE_CUDA, 0};
+    for (int t = 0; t < 4; t++) tensors[t]->device = here;
     for (int t = 0; t < 4; t++) {
-        tensors[t]->device = (kf_device){KF_DEVICE_CUDA, 1};
-        if (!refused(run, run->context[0], &a.args, "a tensor of device 1")) return false;
+        tensors[t]->device = other;
+        if (!refused(run, run->context[0], &a.args, "a tensor of another device")) return false;
         tensors[t]->device = (kf_device){KF_DEVICE_CPU, 0};
         if (!refused(run, run->context[0], &a.args, "a tensor of the host among others")) return false;
-        tensors[t]->device = (kf_device){KF_DEVICE_CUDA, 0};
+        tensors[t]->device = here;
     }
     return true;
 }
 
-// The stream of device 0 with a context on device 1.
+static kf_status open_on(const verify_run *run, int device, void *stream, kf_context **context) {
+    kf_context_options options;
+    kf_context_options_init(&options);
+    options.device = (kf_device){KF_DEVICE_CUDA, device};
+    options.isa = run->isa;
+    options.stream = stream;
+    return kf_context_create(&options, context);
+}
+
+// A stream of the run's device with a context on another one.
 static bool check_stream_elsewhere(verify_run *run, const void *row) {
     (void)row;
     if (kft_cuda_device_count() < 2) return verify_skip(run, "there is one device");
-    kf_context_options options;
     kf_context *context = NULL;
-    kf_context_options_init(&options);
-    options.device = (kf_device){KF_DEVICE_CUDA, 1};
-    options.stream = run->stream;
-    const kf_status status = kf_context_create(&options, &context);
+    const kf_status status = open_on(run, run->number ? 0 : 1, run->stream, &context);
     kf_context_destroy(context);
-    return status == KF_INVALID_ARGUMENT ||
-           verify_fail(run, "a stream of device 0 on device 1 gave %s", kf_status_string(status));
+    if (status == KF_INVALID_ARGUMENT && kf_last_error()[0]) return true;
+    return verify_fail(run, "a stream of device %d on another one gave %s", run->number, kf_status_string(status));
+}
+
+// A device that isn't there.
+static bool check_device_beyond(verify_run *run, const void *row) {
+    (void)row;
+    kf_context *context = NULL;
+    const kf_status status = open_on(run, kft_cuda_device_count(), NULL, &context);
+    kf_context_destroy(context);
+    return status == KF_NO_DEVICE || verify_fail(run, "a device beyond the last gave %s", kf_status_string(status));
+}
+
+// The same call on every device, run about: what a device gives doesn't depend on which was used before, nor on the current one.
+static bool check_every_device(verify_run *run, const void *row) {
+    attention a;
+    const int devices = kft_cuda_device_count(), own = run->number;
+    kf_context *const context = run->context[0];
+    if (devices < 2) return verify_skip(run, "there is one device");
+    if (!make_attention(run, *(const int64_t *)row, &a) || !verify_execute_once(run, context, &a.args.head))
+        return false;
+    verify_pool_keep_first(&run->pool);
+    for (int n = 0; n < 2 * devices; n++) {
+        kf_context *other = NULL;
+        if (!verify_status(run, open_on(run, n % devices, NULL, &other), "a context on another device")) return false;
+        verify_pool_free_mirrors(&run->pool);
+        run->number = n % devices, run->context[0] = other;
+        verify_pool_restore(&run->pool);
+        const bool good = verify_status(run, verify_call(run, other, &a.args.head), "a call on another device");
+        verify_pool_free_mirrors(&run->pool);
+        run->number = own, run->context[0] = context, run->pool.device = context;
+        kf_context_destroy(other);
+        if (!good) return false;
+        const verify_buffer *differs = verify_pool_differs(&run->pool);
+        if (differs) return verify_fail(run, "%s has other bits on device %d", differs->name, n % devices);
+    }
+    return true;
 }
 
 void verify_device(verify_run *run) {
@@ -147,7 +188,9 @@ void verify_device(verify_run *run) {
     for (int r = 0; r < 3; r++) {
         verify_case(run, check_lengths_of_a_graph, &rows[r], "device/lengths-of-a-graph/%lld", (long long)rows[r]);
         verify_case(run, check_lengths_out_of_range, &rows[r], "device/lengths-out-of-range/%lld", (long long)rows[r]);
+        verify_case(run, check_every_device, &rows[r], "device/every-device/%lld", (long long)rows[r]);
     }
     verify_case(run, check_tensors_elsewhere, NULL, "device/tensors-elsewhere");
     verify_case(run, check_stream_elsewhere, NULL, "device/stream-elsewhere");
+    verify_case(run, check_device_beyond, NULL, "device/beyond-the-last");
 }
