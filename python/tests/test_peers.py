@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keyfold
-from keyfold.peers import Case, Place, formulas, measure, report, timing
+from keyfold.peers import Case, Place, asked, formulas, measure, report, timing
 from keyfold.peers.__main__ import main
 from keyfold.peers.operation import LeftOut
 from keyfold.peers.place import importable
@@ -150,3 +150,40 @@ def test_formulas_against_the_header():
 
     theirs = formulas.rope(np, x[0, 0].astype(np.float64), rope_angles(Place("cpu"), 3, 5, 8))
     np.testing.assert_allclose(theirs, keyfold.rope(x, position_offset=3)[0, 0], atol=1e-5)
+
+
+def asked_row(case, times, ratios, **more):
+    return {"op": case.op, "shape": list(case.shape), "dtype": case.dtype, "causal": case.causal, "rotated": case.rotated,
+            "times_us": times, "ratios": ratios, "bytes": 0, **more}  # fmt: skip
+
+
+def test_asked():
+    decode = Case("decode", (1, 32, 8, 1, 8192, 128), "bf16")
+    demand = next(d for d in asked.demands() if d.case == decode)
+    rows = [asked_row(decode, {"keyfold": 14.0, "cudnn": 15.0, "flashinfer": 25.0}, {"cudnn": 1.05, "flashinfer": 1.7})]
+    verdict = asked.judge(demand, rows)
+    assert (verdict.reached, verdict.asked, verdict.beside, verdict.holds) == (1.05, 1.0, "cudnn", "yes")
+    assert asked.judge(demand, []).holds == "not measured"
+    del rows[0]["ratios"]["flashinfer"]
+    assert "without flashinfer" in asked.judge(demand, rows).beside
+
+
+def test_asked_beside_a_peer_at_the_copy_rate():
+    case = Case("swiglu", (4096, 11008), "bf16")
+    demand = next(d for d in asked.demands() if d.case == case and d.peers == ("compile",))
+    row = asked_row(case, {"keyfold": 101.0, "compile": 100.0}, {"compile": 0.99}, copy_TB_s=4.0)
+    assert asked.judge(demand, [{**row, "bytes": 3.9e8}]).holds == "yes"  # 97 % of the rate
+    assert asked.judge(demand, [{**row, "bytes": 3.6e8}]).holds == "NO"
+
+
+def test_asked_of_every_case():
+    """What is asked of is measured."""
+    for demand in asked.demands():
+        ops, peers = next(r for r in asked.REPORTS.values() if demand.case.op in r[0])
+        assert demand.case in list(asked.cases(demand.case.op)) and set(demand.peers) <= set(peers)
+    assert asked.summary(asked.table([])) .endswith("are not measured")
+
+
+def test_no_timing(tmp_path):
+    status, rows = run(tmp_path, "--op", "softmax", "--shape", "3,64", "--dtype", "fp32", "--peers", "numpy", "--timing", "none")
+    assert status == 0 and rows[0]["times_us"] == {} and rows[0]["errors"]["keyfold"] < 1e-5

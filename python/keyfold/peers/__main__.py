@@ -9,9 +9,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from typing import Any, Iterator, Optional
+from pathlib import Path
+from typing import Any, Iterable, Iterator, Optional
 
-from . import cases, report
+from . import asked, cases, report
 from .cases import Case
 from .measure import OPERATIONS, Row, measure
 from .place import Place, load_build
@@ -44,7 +45,11 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--peers", help="names, separated by commas (default: all that can be imported)")
     parser.add_argument("--library", action="append", default=[], help="NAME=PATH: a further build of libkeyfold")
     parser.add_argument("--rounds", type=int, default=15, help="paired rounds (default and least of a claim: 15)")
-    parser.add_argument("--timing", choices=["auto", "stream", "graph"], default="auto", help="on CUDA")
+    parser.add_argument(
+        "--timing", choices=["auto", "stream", "graph", "none"], default="auto", help="on CUDA; none: results alone"
+    )
+    parser.add_argument("--asked", action="store_true", help="what is asked of keyfold's speed on CUDA, line by line")
+    parser.add_argument("--reports", help="with --asked: the folder of its reports")
     parser.add_argument("--do-bench", action="store_true", help="Triton's do_bench too")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--json", help="write the rows there, after each case")
@@ -101,27 +106,25 @@ def lost(case: Case, reason: str) -> Row:
 
 def main(given: Optional[list[str]] = None) -> int:
     options = arguments().parse_args(given)
+    if options.asked and not options.reports:
+        raise SystemExit("keyfold.peers: --asked needs --reports FOLDER")
+    if options.asked and options.rounds == 0:
+        return print_asked(Path(options.reports))
     place = Place(options.device, options.seed)
     builds = {}
     for library in options.library:
         name, _, path = library.partition("=")
         builds[name] = load_build(name, path)
     command = "python -m keyfold.peers " + " ".join(sys.argv[1:] if given is None else given)
-    source = report.provenance(
-        place.machine, command.strip(), {} if options.isolate else ceilings(place), report.commit()
-    )
+    measured = {} if options.isolate or options.timing == "none" else ceilings(place)
+    source = report.provenance(place.machine, command.strip(), measured, report.commit())
     print(", ".join(f"{key}: {value}" for key, value in source.items()), flush=True)
-
-    rows: list[Row] = []
-    for case in wanted(options, place.device, options.dtype or ("bf16" if place.torch is not None else "fp32")):
-        row = one(case, place, builds, options)
-        row = {**source, **row} if "commit" in row else {**row, **source}
-        rows.append(row)
-        print(report.line(row), flush=True)
-        for reason in row["failed"]:
-            print(f"    FAILED: {reason}", flush=True)
-        if options.json:
-            report.write_json(options.json, rows)
+    if options.asked:
+        rows = measure_asked(place, builds, options, source)
+        print_asked(Path(options.reports))
+    else:
+        dtype = options.dtype or ("bf16" if place.torch is not None else "fp32")
+        rows = measure_all(wanted(options, place.device, dtype), place, builds, options, source, options.json)
     if options.plot:
         written = report.plot(options.plot, rows)
         print("plot: " + (", ".join(written) or "not drawn: matplotlib is missing, or no two times"))
@@ -129,6 +132,51 @@ def main(given: Optional[list[str]] = None) -> int:
     without = sum("keyfold" in row["left_out"] and not row["failed"] for row in rows)
     print(f"peers: {len(rows)} cases, {failed} failed, {without} without keyfold")
     return 1 if failed or without or not rows else 0
+
+
+def measure_all(
+    chosen: Iterable[Case],
+    place: Place,
+    builds: dict[str, Any],
+    options: argparse.Namespace,
+    source: dict[str, Any],
+    path: Optional[str],
+) -> list[Row]:
+    """A row for each case, printed as it comes; the file at `path` has all of them after each."""
+    rows: list[Row] = []
+    for case in chosen:
+        row = one(case, place, builds, options)
+        row = {**source, **row} if "commit" in row else {**row, **source}
+        rows.append(row)
+        print(report.line(row), flush=True)
+        for reason in row["failed"]:
+            print(f"    FAILED: {reason}", flush=True)
+        if path:
+            report.write_json(path, rows)
+    return rows
+
+
+def measure_asked(
+    place: Place, builds: dict[str, Any], options: argparse.Namespace, source: dict[str, Any]
+) -> list[Row]:
+    """The reports of asked.py, of the operations in --op, beside the peers in --peers or the usual ones of each."""
+    rows: list[Row] = []
+    given = options.peers
+    for name, (ops, peers) in asked.REPORTS.items():
+        ops = tuple(op for op in ops if op in options.op.split(","))
+        options.peers = given if given is not None else ",".join(peers)
+        chosen = [case for op in ops for case in asked.cases(op) if options.match in case.title]
+        if chosen:
+            rows += measure_all(chosen, place, builds, options, source, str(Path(options.reports) / name))
+    return rows
+
+
+def print_asked(folder: Path) -> int:
+    rows, linear = asked.read_reports(folder)
+    lines = asked.table(rows) + asked.linear_table(linear)
+    print("\n".join(lines))
+    print(f"asked: {asked.summary(lines)}")
+    return 0
 
 
 def one(case: Case, place: Place, builds: dict[str, Any], options: argparse.Namespace) -> Row:

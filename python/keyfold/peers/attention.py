@@ -8,6 +8,7 @@ Each peer gets the layout that it likes best, made outside the timing.
 from __future__ import annotations
 
 import math
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,8 @@ CHECKED_HEADS = 8  # of all B x H, held against float64
 EAGER_BYTES = 8 << 30  # the score matrix that the eager peer may write
 FLASHINFER_WORKSPACE = 128 << 20  # what its documentation advises
 PAGE = 16  # keys of a page, for FlashInfer's paged decode
+# Of FlashInfer's prefill: "auto" takes its FlashAttention-3 kernel on Hopper, which wants CUTLASS's headers to compile.
+FLASHINFER_BACKEND = os.environ.get("KEYFOLD_FLASHINFER_BACKEND", "auto")
 
 
 def inputs(case: Case, place: Place) -> SimpleNamespace:
@@ -195,12 +198,32 @@ def flashinfer(case: Case, place: Place, x: Any) -> Call:
     q, k, v = (t.transpose(1, 2).reshape(-1, t.shape[1], d).contiguous() for t in (x.q, x.k, x.v))
 
     def ragged() -> Any:
-        wrapper = library.BatchPrefillWithRaggedKVCacheWrapper(workspace(), "NHD")
+        wrapper = library.BatchPrefillWithRaggedKVCacheWrapper(workspace(), "NHD", backend=FLASHINFER_BACKEND)
         wrapper.plan(starts(nq), starts(nk), h, hkv, d, causal=case.causal, **dtypes)
         return wrapper
 
     prefill = place.once(case, "flashinfer", ragged)
     return lambda: prefill.run(q, k, v).view(b, nq, h, d).transpose(1, 2)
+
+
+UNSPLIT_ROWS = 64  # more than decode takes, fewer than a tile of prefill has
+
+
+def unsplit_prefill(case: Case, place: Place, x: Any) -> Call:
+    """keyfold's prefill in decode's place: the keys in one piece, the tile that many rows get. Its one row of queries is
+    there UNSPLIT_ROWS times, which costs a tile nothing; a context with one split length for all shapes neither cuts the
+    keys nor takes a smaller tile."""
+    torch = needs_cuda(place)
+    import keyfold as kf
+
+    b, h, hkv, nq, nk, d = case.shape
+    if nq != 1:
+        raise LeftOut("it stands beside decode alone")
+    stream = int(torch.cuda.current_stream().cuda_stream)
+    context = place.once(case, "unsplit", lambda: kf.Context(device="cuda:0", stream=stream, fixed_split=True))
+    q = x.q.expand(b, h, UNSPLIT_ROWS, d).contiguous()
+    op = kf.Op(kf.attention, q, x.k, x.v, out=torch.empty_like(q), context=context)
+    return lambda: op.run()[:, :, :1]
 
 
 def fa4(case: Case, place: Place, x: Any) -> Call:
@@ -276,7 +299,7 @@ PLAIN: dict[str, Maker] = {**SDPA, "eager": eager, "flashinfer": flashinfer, "fa
 
 OPERATIONS = {
     "attention": Operation(**COMMON, peers=PLAIN),
-    "decode": Operation(**COMMON, peers=PLAIN),
+    "decode": Operation(**COMMON, peers={**PLAIN, "prefill": unsplit_prefill}),
     "rope_attention": Operation(
         **COMMON, peers={"eager": rotate_then(False), "compile": rotate_then(True), "numpy": numpy_attention}
     ),

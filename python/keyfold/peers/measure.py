@@ -64,7 +64,7 @@ def measure(
     with current(place):
         sets = [operation.inputs(case, place) for _ in range(sets_of(operation, case, place))]
         calls, errors, failed = prepared(operation, case, place, makers, sets, left_out)
-        mode, times = timed(place, calls, count, timing, left_out)
+        mode, times = timed(place, calls, count, timing, left_out) if timing != "none" else (timing, {})
         benched = bench(place, calls) if do_bench else {}
     row: Row = {
         "op": case.op,
