@@ -193,7 +193,8 @@ stage_profile() {
     for case in "attention --shape 4,32,32,4096,4096,128 --dtype bf16" "attention --shape 2,16,16,4096,4096,64 --dtype bf16 --causal" \
         "attention --shape 1,32,32,1,8192,128 --dtype bf16" "attention --shape 1,32,8,1,8192,128 --dtype bf16" \
         "rmsnorm --shape 8192,8192 --dtype bf16" "swiglu --shape 8192,14336 --dtype bf16" "softmax --shape 4096,32000 --dtype fp32" \
-        "rope --shape 1,32,4096,128 --dtype bf16" "linear --shape 1,32000,2048 --dtype bf16" "linear --shape 1,32000,2048 --dtype q4_0"; do
+        "rope --shape 1,32,4096,128 --dtype bf16" "kv_append --shape 1,32,8192,128 --dtype bf16" \
+        "attention --shape 2,32,8,4096,4096,128 --dtype bf16 --causal --rope" "linear --shape 1,32000,2048 --dtype bf16" "linear --shape 1,32000,2048 --dtype q4_0"; do
         echo "== keyfold profile $case"
         # shellcheck disable=SC2086
         timeout "$(limit_of profile)" "$keyfold" profile $case || status=1

@@ -62,18 +62,20 @@ refused 2 'bench: softmax has no dtype "q4_1"' bench softmax --dtype q4_1
 refused 2 'bench: --threads' bench softmax --threads -1
 refused 2 'bench: --isa mmx' bench softmax --isa mmx
 refused 2 'bench: --causal goes with attention' bench softmax --causal
+refused 2 'bench: --rope goes with attention' bench softmax --rope
 
 # Results: one row of each operation, small, in every format.
 small() {
     case $1 in
         attention) echo 1,4,2,64,64,64 ;;
-        rope) echo 1,4,16,64 ;;
+        rope | kv_append) echo 1,4,16,64 ;;
+        embedding) echo 16,100,64 ;;
         linear) echo 2,64,256 ;;
         merge) echo 2,16,64 ;;
         *) echo 16,64 ;;
     esac
 }
-for op in attention softmax rmsnorm swiglu rope linear merge; do
+for op in attention softmax rmsnorm swiglu rope kv_append embedding linear merge; do
     json bench $op --shape "$(small $op)" --seconds 0 --json
     command -v python3 >/dev/null 2>&1 && python3 - "$work/out" $op <<'PYTHON' || complain "bench $op --json lacks a field"
 import json, sys

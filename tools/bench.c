@@ -20,7 +20,7 @@ typedef struct bench_options {
     int shape_count;
     const char *dtypes[MAX_LIST];
     int dtype_count;
-    bool causal, plain, int8;
+    bool causal, plain, int8, rope;
     int32_t threads, isa;
     bool cuda, profiled;
     const char *isa_name;
@@ -36,9 +36,11 @@ static int print_help(void) {
         "Times OP, one of %s,\nbeside the ceilings of this machine, taken in turn with it. Without OP: the speed "
         "table.\n\n"
         "  --shape N,N,...   attention: B,H,Hkv,Nq,Nk,D   softmax, rmsnorm, swiglu: rows,cols   rope: B,H,N,D\n"
-        "                    linear: T,N,K   merge: parts,rows,cols; may be given more than once\n"
+        "                    kv_append: B,Hkv,N,D   embedding: T,V,N   linear: T,N,K   merge: parts,rows,cols;\n"
+        "                    may be given more than once\n"
         "  --dtype LIST      fp32, fp16, bf16; linear also q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k\n"
         "  --causal          attention with a causal mask\n"
+        "  --rope            attention that rotates q and k at load\n"
         "  --no-residual     rmsnorm without the residual's addition\n"
         "  --int8            linear or a model with 8-bit activations\n"
         "  --unpacked        linear over weights as they stand in a file\n"
@@ -152,6 +154,7 @@ static int parse_option(bench_options *o, int argc, char **argv, int *i) {
     }
 #endif
     bool *flag = kft_flag(argv, *i, "--causal", NULL)        ? &o->causal
+                 : kft_flag(argv, *i, "--rope", NULL)        ? &o->rope
                  : kft_flag(argv, *i, "--no-residual", NULL) ? &o->plain
                  : kft_flag(argv, *i, "--unpacked", NULL)    ? &o->plain
                  : kft_flag(argv, *i, "--int8", NULL)        ? &o->int8
@@ -175,6 +178,7 @@ static int parse_option(bench_options *o, int argc, char **argv, int *i) {
 static int check_options(const bench_options *o) {
     const char *name = o->op ? o->op->name : "";
     if (o->causal && strcmp(name, "attention") != 0) return kft_usage_error("bench: --causal goes with attention");
+    if (o->rope && strcmp(name, "attention") != 0) return kft_usage_error("bench: --rope goes with attention");
     if (o->int8 && strcmp(name, "linear") != 0 && !o->model)
         return kft_usage_error("bench: --int8 goes with linear or a model");
     if (o->model_alone && !o->model) return kft_usage_error("bench: model needs -m FILE");
@@ -259,6 +263,7 @@ static int run_shapes(const bench_options *o, int32_t isa) {
                             .causal = o->causal,
                             .plain = o->plain,
                             .int8 = o->int8,
+                            .rope = o->rope,
                             .isa = isa,
                             .cuda = o->cuda,
                             .profiled = o->profiled,
@@ -355,6 +360,9 @@ static const speed_row cuda_rows[] = {
     {.op = "softmax", .dtype = "bf16", .shape = {16, 1048576}},
     {.op = "softmax", .dtype = "fp32", .shape = {4096, 32000}},
     {.op = "rope", .dtype = "bf16", .shape = {1, 32, 4096, 128}},
+    {.op = "kv_append", .dtype = "bf16", .shape = {1, 32, 8192, 128}},
+    {.op = "kv_append", .dtype = "bf16", .shape = {2, 8, 4096, 128}},
+    {.op = "embedding", .dtype = "bf16", .shape = {4096, 32000, 2048}},
     {.op = "merge", .dtype = "fp32", .shape = {8, 16384, 128}},
     // one token of TinyLlama: q and o, gate and up, down, the vocabulary
     {.op = "linear", .dtype = "bf16", .shape = {1, 2048, 2048}},

@@ -21,6 +21,7 @@ typedef struct bench_case {
     bool causal;
     bool plain;           // rmsnorm without a residual; linear over weights that are not packed
     bool int8;            // linear with 8-bit activations
+    bool rope;            // attention that rotates q and k at load
     int32_t isa, threads; // 0: the context's defaults
     bool profiled;        // one run, for a profiler
     bool cuda;            // on a CUDA device; isa is then a compute capability times ten
@@ -45,6 +46,8 @@ typedef struct bench_set {
         kf_rmsnorm_args rmsnorm;
         kf_swiglu_args swiglu;
         kf_rope_args rope;
+        kf_kv_append_args kv_append;
+        kf_embedding_args embedding;
         kf_linear_args linear;
     } args;
     kf_tensor tensor[BENCH_TENSORS];

@@ -109,6 +109,10 @@ static kf_status attention_make(const bench_case *c, const kf_context *context, 
     args->v = ADD(set, 2, dtype, s[ATT_B], s[ATT_HKV], s[ATT_NK], s[ATT_D]);
     args->o = ADD(set, 3, dtype, s[ATT_B], s[ATT_H], s[ATT_NQ], s[ATT_D]);
     if (c->causal) args->flags |= KF_ATTENTION_CAUSAL;
+    if (c->rope) {
+        args->flags |= KF_ATTENTION_ROPE_Q | KF_ATTENTION_ROPE_K;
+        args->rope.pairing = KF_ROPE_NEOX;
+    }
     return KF_OK;
 }
 
@@ -192,6 +196,28 @@ static kf_status rope_make(const bench_case *c, const kf_context *context, bench
     return KF_OK;
 }
 
+// k and v read and written once; k is rotated as rope's rows are.
+static bench_work kv_append_work(const bench_case *c, int32_t isa) {
+    (void)isa;
+    double elements = (double)c->shape[0] * (double)c->shape[1] * (double)c->shape[2] * (double)c->shape[3];
+    return (bench_work){elements * 4 * dtype_size(c->dtype), elements * 3, KFT_CEILING_COPY, KFT_CEILING_COUNT, 0};
+}
+
+// Into a cache as long as the rows that come.
+static kf_status kv_append_make(const bench_case *c, const kf_context *context, bench_set *set) {
+    (void)context;
+    const kf_dtype dtype = dtype_of(c->dtype);
+    const int64_t *s = c->shape;
+    kf_kv_append_args *args = &set->args.kv_append;
+    kf_kv_append_args_init(args);
+    args->k = ADD(set, 0, dtype, s[0], s[1], s[2], s[3]);
+    args->v = ADD(set, 1, dtype, s[0], s[1], s[2], s[3]);
+    args->k_cache = ADD(set, 2, dtype, s[0], s[1], s[2], s[3]);
+    args->v_cache = ADD(set, 3, dtype, s[0], s[1], s[2], s[3]);
+    args->rope.pairing = KF_ROPE_NEOX;
+    return KF_OK;
+}
+
 // One product and one addition for each element of each part.
 static bench_work merge_work(const bench_case *c, int32_t isa) {
     (void)isa;
@@ -229,10 +255,10 @@ static int weight_type(const char *dtype) {
 
 static bool is_dense(int type) { return type == KF_WEIGHT_F32 || type == KF_WEIGHT_F16 || type == KF_WEIGHT_BF16; }
 
-// x and y have the weight's dtype where it is a dense one, fp32 beside blocks.
+// x and y have the weight's dtype where it is a dense one; beside blocks what models have: fp32 on the CPU, bf16 on CUDA.
 static kf_dtype activation_dtype(const bench_case *c) {
-    kf_dtype fp32 = KF_FP32;
-    return is_dense(weight_type(c->dtype)) ? dtype_of(c->dtype) : fp32;
+    const kf_dtype fp32 = KF_FP32, bf16 = KF_BF16;
+    return is_dense(weight_type(c->dtype)) ? dtype_of(c->dtype) : c->cuda ? bf16 : fp32;
 }
 
 static size_t weight_bytes(const bench_case *c) {
@@ -283,6 +309,40 @@ static kf_status linear_make(const bench_case *c, const kf_context *context, ben
     return status;
 }
 
+// ---- embedding ----
+
+enum { EMB_T, EMB_V, EMB_N };
+
+// Each id's row is read and written; the ids themselves are few bytes.
+static bench_work embedding_work(const bench_case *c, int32_t isa) {
+    (void)isa;
+    const double elements = (double)c->shape[EMB_T] * (double)c->shape[EMB_N];
+    return (bench_work){elements * 2 * dtype_size(c->dtype) + 4 * (double)c->shape[EMB_T], elements, KFT_CEILING_COPY,
+                        KFT_CEILING_COUNT, 0};
+}
+
+// Ids all over the table, most of them once.
+static kf_status embedding_make(const bench_case *c, const kf_context *context, bench_set *set) {
+    (void)context;
+    static const int64_t STRIDE = 7919; // a prime
+    const kf_dtype dtype = dtype_of(c->dtype), int32 = KF_INT32;
+    const int64_t T = c->shape[EMB_T], V = c->shape[EMB_V], N = c->shape[EMB_N];
+    kf_embedding_args *args = &set->args.embedding;
+    kf_embedding_args_init(args);
+    args->ids = ADD(set, 0, int32, T);
+    args->y = ADD(set, 1, dtype, T, N);
+    int32_t *ids = set->tensor[0].data;
+    for (int64_t t = 0; ids && t < T; t++) ids[t] = (int32_t)(t * STRIDE % V);
+    kf_weight *table = &set->weight;
+    *table =
+        (kf_weight){.type = weight_type(c->dtype), .rows = V, .cols = N, .bytes = (size_t)(V * N) * dtype.bits / 8};
+    char *data = take(set, table->bytes);
+    table->data = data;
+    if (data) fill_floats(data, table->bytes, dtype, &set->random);
+    args->table = table;
+    return KF_OK;
+}
+
 // ---- table ----
 
 static const bench_op ops[] = {
@@ -291,6 +351,8 @@ static const bench_op ops[] = {
     {"rmsnorm", {"rows", "cols"}, {4096, 4096}, rmsnorm_work, rmsnorm_make},
     {"swiglu", {"rows", "cols"}, {4096, 4096}, swiglu_work, swiglu_make},
     {"rope", {"B", "H", "N", "D"}, {1, 32, 4096, 128}, rope_work, rope_make},
+    {"kv_append", {"B", "Hkv", "N", "D"}, {1, 32, 4096, 128}, kv_append_work, kv_append_make},
+    {"embedding", {"T", "V", "N"}, {4096, 32000, 2048}, embedding_work, embedding_make},
     {"linear", {"T", "N", "K"}, {1, 4096, 4096}, linear_work, linear_make},
     {"merge", {"parts", "rows", "cols"}, {8, 16384, 128}, merge_work, merge_make},
 };
@@ -303,7 +365,9 @@ const bench_op *bench_op_find(const char *name) {
     return NULL;
 }
 
-const char *bench_op_names(void) { return "attention, softmax, rmsnorm, swiglu, rope, linear, merge"; }
+const char *bench_op_names(void) {
+    return "attention, softmax, rmsnorm, swiglu, rope, kv_append, embedding, linear, merge";
+}
 
 int bench_op_dims(const bench_op *op) {
     int n = 0;

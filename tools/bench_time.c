@@ -154,6 +154,7 @@ static bool run_once(void *argument, int i, double *seconds) {
 
 static const char *variant(const bench_case *c) {
     if (strcmp(c->op->name, "rmsnorm") == 0) return c->plain ? "" : "residual";
+    if (strcmp(c->op->name, "attention") == 0) return c->rope ? "rope" : "";
     if (strcmp(c->op->name, "linear") != 0) return "";
     return c->int8 ? (c->plain ? "int8, unpacked" : "int8") : (c->plain ? "unpacked" : "");
 }
