@@ -18,13 +18,13 @@ _keyfold() {
     case $command in
         info) options="--backend --ceilings --threads --json --help" ;;
         bench)
-            options="--backend --shape --dtype --causal --no-residual --int8 --unpacked --threads --isa --seconds --quick --json --csv --model --help"
+            options="--backend --shape --dtype --causal --no-residual --int8 --rope --unpacked --threads --isa --seconds --quick --json --csv --model --help"
             [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope kv_append embedding linear merge model $options" ;;
         tune) options="--out --commit --help" ;;
         profile)
-            options="--from --shape --dtype --causal --no-residual --int8 --unpacked --help"
+            options="--from --shape --dtype --causal --no-residual --int8 --rope --unpacked --help"
             [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope kv_append embedding linear merge $options" ;;
-        verify) options="--op --backend --isa --case --seed --random --threads --quick --part --after --limit --cases --once --kernels --names --list --help" ;;
+        verify) options="--op --backend --isa --case --seed --random --threads --quick --large --device --part --after --limit --cases --once --kernels --names --times --list --help" ;;
         generate) options="--model --prompt --ids --tokens --chat --system --temp --top-k --top-p --min-p --seed --threads --context --device --cache --rows --weights --activations --chunk --ignore-end --logits --json --help" ;;
         tokenize) options="--model --prompt --plain --json --help" ;;
     esac
