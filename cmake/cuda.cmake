@@ -31,7 +31,11 @@ set_target_properties(keyfold_objects PROPERTIES CUDA_ARCHITECTURES OFF CUDA_STA
 foreach(target keyfold keyfold_static)
   # Nothing here needs the C++ library or nvcc at the link.
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C CUDA_RUNTIME_LIBRARY None CUDA_ARCHITECTURES OFF)
-  target_link_libraries(${target} PUBLIC CUDA::cudart_static)
 endforeach()
+target_link_libraries(keyfold PRIVATE CUDA::cudart_static)
+target_link_libraries(keyfold_static PUBLIC CUDA::cudart_static)
 target_link_options(keyfold PRIVATE -Wl,--exclude-libs,ALL)
 set(KEYFOLD_HAVE_CUDA 1)
+# For keyfold.pc: what the archive needs.
+get_target_property(cudart CUDA::cudart_static IMPORTED_LOCATION)
+set(KEYFOLD_LIBS_PRIVATE "${cudart} -ldl -lrt ")

@@ -20,6 +20,7 @@ install(CODE "
   set(LIBDIR \"${CMAKE_INSTALL_LIBDIR}\")
   set(INCLUDEDIR \"${CMAKE_INSTALL_INCLUDEDIR}\")
   set(VERSION \"${PROJECT_VERSION}\")
+  set(LIBS_PRIVATE \"${KEYFOLD_LIBS_PRIVATE}\")
   configure_file(\"${CMAKE_SOURCE_DIR}/cmake/keyfold.pc.in\" \"${CMAKE_BINARY_DIR}/keyfold.pc\" @ONLY)")
 install(FILES ${CMAKE_BINARY_DIR}/keyfold.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

@@ -46,7 +46,10 @@ if command -v pkg-config >/dev/null 2>&1; then
     export PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR
     ${CC:-cc} "$work/main.c" $(pkg-config --cflags --libs keyfold) -o "$work/shared"
     expect "pkg-config, shared" "$(LD_LIBRARY_PATH=$libdir "$work/shared")"
-    ${CC:-cc} "$work/main.c" $(pkg-config --cflags keyfold) "$libdir/libkeyfold.a" $(pkg-config --static --libs-only-other keyfold) -pthread -lm -o "$work/static"
+    cflags=$(pkg-config --cflags keyfold)
+    unset PKG_CONFIG_SYSROOT_DIR # what the archive needs is not in the stage
+    ${CC:-cc} "$work/main.c" $cflags "$libdir/libkeyfold.a" $(pkg-config --static --libs-only-other keyfold) \
+        $(pkg-config --static --libs-only-l keyfold | sed 's/-lkeyfold//') -o "$work/static"
     expect "pkg-config, static" "$("$work/static")"
 else
     echo "no pkg-config: that way was not tried"

@@ -9,5 +9,6 @@ trap 'rm -rf "$work"' EXIT
 awk '/^```c$/ && !seen {inside = 1; seen = 1; next} /^```/ {inside = 0} inside' "$readme" >"$work/example.c"
 [ -s "$work/example.c" ] || { echo "README.md has no block of C"; exit 1; }
 sanitize=${KEYFOLD_SANITIZE:+-fsanitize=$KEYFOLD_SANITIZE}
-${CC:-cc} -std=c11 -Wall -Wextra -Werror $sanitize -I"$KEYFOLD_SOURCE/include" "$work/example.c" "$KEYFOLD_BUILD/libkeyfold.a" -pthread -lm -o "$work/example"
+${CC:-cc} -std=c11 -Wall -Wextra -Werror $sanitize -I"$KEYFOLD_SOURCE/include" "$work/example.c" -L"$KEYFOLD_BUILD" -lkeyfold \
+    -Wl,-rpath,"$KEYFOLD_BUILD" -lm -o "$work/example"
 "$work/example"
