@@ -6,6 +6,7 @@ command -v python3 >/dev/null || exit 77
 cd "$KEYFOLD_SOURCE" || exit 1
 python3 scripts/figures.py --check || exit 1
 python3 scripts/report_page.py --check || exit 1
+python3 scripts/mask_pictures.py --check || exit 1
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=scripts python3 - <<'PYTHON'
 import pathlib
 import figures
