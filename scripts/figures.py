@@ -14,7 +14,7 @@ A mark is a comment behind the number, which a reader of the page does not see:
     selectors   field=value; a shape is 4096,4096 whether the report holds a list, a map or a text. Quote spaces.
     expression  arithmetic on fields of the one row that is left. Where several are left: median(f), low(f), high(f),
                 quartile(f), count(f), total(f). row("FILE op=… shape=…").field takes another row,
-                text("FILE", "A", "B") a number of a text file.
+                text("FILE", "A", "B") a number of a text file; the file - has one row and no fields.
     rounding    .1 decimals, g3 significant digits, with a comma in front thousands apart: ,.0
     text files  <!--=h200/model.txt /tinyllama.*bf16$/ /graph, dependent +(\d+)/--> : each expression is searched behind
                 the one before it, the last one's group is the figure.
@@ -112,6 +112,8 @@ def field(row, path):
 def select(source):
     """'file a=b c=d' -> the rows of the file whose fields are so."""
     name, *selectors = shlex.split(source)
+    if name == "-":
+        return [{}]
     rows = report(name)
     if isinstance(rows, str):
         raise Wrong(f"reports/{name} is no JSON")
@@ -348,6 +350,8 @@ def unmarked(name, text):
         for number, line in enumerate(lines):
             here = f"{name}:{line_of(text, offset)}"
             offset += len(line) + 1
+            if number == table:
+                continue
             if line.startswith("|") and table is not None and number > table + 1:
                 row = enumerate(cells(line), 1)
                 pieces = [(cell, i in measured and "<!--:" not in cell, i in marked) for i, cell in row]
