@@ -481,15 +481,21 @@ def first_line(name):
 
 def glance():
     """README's picture: prefill and decode on the GPU beside torch's backends, a model on the CPU beside llama.cpp."""
-    parts, y = [], 0
+    parts = []
     for name, op, title in (
-        ("h200/peers-attention.json", "attention", "Prefill, H200, bf16"),
+        ("h200/peers-attention.json", "attention", "Causal prefill, H200, bf16"),
         ("h200/peers-decode.json", "decode", "Decode, H200, bf16"),
     ):
         rows = [row for row in read(REPORTS / name)[0] if row.get("op") == op and row.get("dtype") == "bf16"]
-        unit = rate(rows[0])[1]
-        groups = [(label(row), {key: rate(row)[0] / us for key, us in row["times_us"].items() if us}) for row in rows]
-        parts.append((title, unit, groups))
+        rows = [row for row in rows if row.get("causal") or op == "decode"]
+        groups = [
+            (
+                label(row).removesuffix(" causal"),
+                {key: rate(row)[0] / us for key, us in row["times_us"].items() if us and key in ("keyfold", "cudnn", "flash2")},
+            )
+            for row in rows
+        ]
+        parts.append((title, rate(rows[0])[1], groups))
     rows = read(REPORTS / "zen4/llama.json")[0]
     parts.append(
         (
