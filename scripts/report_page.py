@@ -99,6 +99,8 @@ def label(row):
     if row.get("tokens") is not None and row.get("op") == "linear":
         parts.insert(0, f"T={row['tokens']}")
     parts += [str(row[name]) for name in ("weight", "type", "model", "work", "name") if row.get(name)]
+    if row.get("rotated"):
+        parts.append(f"rotates {row['rotated']}")
     if row.get("causal") and row.get("op") in ("attention", "rope_attention"):
         parts.append("causal")
     return " ".join(parts)
