@@ -49,11 +49,11 @@ limit_of() {
     esac
 }
 
-# parts PROCESSES OPTIONS...: verify, shared by processes
+# parts SECONDS PROCESSES OPTIONS...: verify, shared by processes; no case is begun after SECONDS
 parts() {
-    processes=$1
-    shift
-    timeout "$(limit_of "$stage")" sh scripts/verify-parts.sh "$keyfold" "$processes" "$work/$stage" --backend cuda --limit 120 "$@"
+    seconds=$1 processes=$2
+    shift 2
+    timeout "$((seconds + 150))" sh scripts/verify-parts.sh "$keyfold" "$processes" "$work/$stage" --backend cuda --limit 120 --stop-after "$seconds" "$@"
 }
 
 stage_build() {
@@ -67,7 +67,7 @@ stage_verify() {
     for arch in $architectures; do
         echo "architecture: $arch"
         # shellcheck disable=SC2046
-        parts "$PROCESSES" --threads 1 --quick --kernels $(held_to "$arch") >"$work/verify-$arch.txt" || status=1
+        parts "$(($(limit_of verify) / 3))" "$PROCESSES" --threads 1 --quick --kernels $(held_to "$arch") >"$work/verify-$arch.txt" || status=1
         grep -v '^kernel ' "$work/verify-$arch.txt"
         sed -n 's/^kernel [0-9]* \([^ ]*\) .*/\1/p' "$work/verify-$arch.txt" | sort -u >"$work/cases-$arch.txt"
     done
@@ -94,7 +94,7 @@ stage_verify() {
 stage_large() {
     threads=$((PROCESSES / 5))
     [ "$threads" -ge 1 ] || threads=1
-    parts 6 --threads "$threads" --large --times
+    parts "$(limit_of large)" 6 --threads "$threads" --large --times
     status=$?
     echo "the cases that took longest:"
     cat "$work"/large/part-* | grep '^time ' | sort -k2,2rn | head -n 12
@@ -106,10 +106,10 @@ stage_devices() {
     status=0
     for device in 0 1; do
         echo "device $device:"
-        parts "$PROCESSES" --threads 1 --quick --device "$device" --op device || status=1
+        parts "$(limit_of devices)" "$PROCESSES" --threads 1 --quick --device "$device" --op device || status=1
     done
     echo "every operation on device 1:"
-    parts "$PROCESSES" --threads 1 --quick --device 1 || status=1
+    parts "$(limit_of devices)" "$PROCESSES" --threads 1 --quick --device 1 || status=1
     return "$status"
 }
 

@@ -24,7 +24,7 @@ _keyfold() {
         profile)
             options="--from --shape --dtype --causal --no-residual --int8 --rope --unpacked --help"
             [ "$COMP_CWORD" -eq 2 ] && options="attention softmax rmsnorm swiglu rope kv_append embedding linear merge $options" ;;
-        verify) options="--op --backend --isa --case --seed --random --threads --quick --large --device --part --after --limit --cases --once --kernels --names --times --list --help" ;;
+        verify) options="--op --backend --isa --case --seed --random --threads --quick --large --device --part --after --limit --stop-after --cases --once --kernels --names --times --list --help" ;;
         generate) options="--model --prompt --ids --tokens --chat --system --temp --top-k --top-p --min-p --seed --threads --context --device --cache --rows --weights --activations --chunk --ignore-end --logits --json --help" ;;
         tokenize) options="--model --prompt --plain --json --help" ;;
     esac

@@ -167,8 +167,10 @@ void verify_case(verify_run *run, verify_check *check, const void *row, const ch
     vsnprintf(name, sizeof name, format, values);
     va_end(values);
     if (!is_wanted(run, name) || !is_ours(run, name)) return;
-    if (is_left_out(run, name)) {
-        count_not_run(run, "large shapes, left out by --quick");
+    const bool late = run->stop && !run->list && seconds() - run->begin > (double)run->stop;
+    if (late || is_left_out(run, name)) {
+        run->late = run->late || late;
+        count_not_run(run, late ? "the time was up" : "large shapes, left out by --quick");
         return;
     }
     run->name = name;
@@ -301,6 +303,7 @@ static const char HELP[] =
     "  --once           one call a case, as a tool like compute-sanitizer wants it\n"
     "  --kernels        on cuda: names at the end each kernel that was launched, and the smallest case that does\n"
     "  --limit SECONDS  a case that takes longer has failed, and ends the run (default 0: none)\n"
+    "  --stop-after SECONDS   begins no case after that, which fails the run (default 0: none)\n"
     "  --names          names each case before it runs\n"
     "  --times          says of each case how long it took\n"
     "  --list           names the cases and runs nothing\n\n"
@@ -371,7 +374,10 @@ static int parse_number(int argc, char **argv, int *i, verify_run *run) {
     int64_t number = 0;
     if (kft_option(argc, argv, i, "--part", NULL, &value))
         return parse_part(value, run) ? 0 : kft_usage_error("verify: --part needs I/N with 0 <= I < N");
-    if (kft_option(argc, argv, i, "--limit", NULL, &value)) {
+    if (kft_option(argc, argv, i, "--stop-after", NULL, &value)) {
+        if (!kft_parse_int(value, 0, 86400, &run->stop))
+            return kft_usage_error("verify: --stop-after needs a number of seconds");
+    } else if (kft_option(argc, argv, i, "--limit", NULL, &value)) {
         if (!kft_parse_int(value, 0, 86400, &run->limit))
             return kft_usage_error("verify: --limit needs a number of seconds");
     } else if (kft_option(argc, argv, i, "--seed", NULL, &value)) {
@@ -451,6 +457,7 @@ int kft_verify(int argc, char **argv) {
     int status = parse(argc, argv, &run, &isa);
     if (status >= 0) return status;
     include_random_case(&run);
+    run.begin = seconds();
     catch_faults(&run);
     const bool one = isa || run.list || run.device;
     const int first = one ? isa : KF_ISA_SCALAR, last = one ? isa : (int)kf_cpu_isa();
@@ -460,5 +467,5 @@ int kft_verify(int argc, char **argv) {
         if (status > 0) return status;
     }
     print_end(&run);
-    return run.cases > 0 && run.failed == 0 ? 0 : 1;
+    return run.cases > 0 && run.failed == 0 && !run.late ? 0 : 1;
 }

@@ -42,7 +42,8 @@ typedef struct verify_pool {
     uint64_t random;          // state of the case's generator: --seed and the case's name
     bool exhausted;           // memory or places ran out: the case is not run
     int threads;              // that fill large tensors
-    bool settled;             // the inputs are in the mirrors: outputs alone are copied
+    bool settled;             // the inputs are in the mirrors, and needn't be sent again ...
+    bool outputs_alone;       // ... nor brought back
     const kf_context *device; // whose memory holds the mirrors; NULL: the CPU runs the case where the tensors are
 } verify_pool;
 
@@ -101,7 +102,10 @@ typedef struct verify_run {
     char *listed;        // the names of the cases to run, one a line; NULL: all
     int64_t part, parts; // of the cases, every parts-th one from `part` on
     int64_t limit;       // seconds that a case may take; 0: any number
-    const char *after;   // run nothing up to this case
+    int64_t stop;        // seconds after which no case is begun; 0: none
+    double begin;
+    bool late;         // a case was not begun for that
+    const char *after; // run nothing up to this case
     // What is being run.
     const char *backend;
     bool device; // contexts are a CUDA device's

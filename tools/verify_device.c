@@ -48,7 +48,8 @@ static kf_status copy_pool(verify_run *run, direction way) {
         verify_buffer *buffer = &pool->buffer[i];
         if (!buffer->mirror) status = kf_memory_allocate(pool->device, buffer->region_bytes, &buffer->mirror);
         if (status != KF_OK) break;
-        if (pool->settled && !(buffer->role & VERIFY_OUTPUT)) continue;
+        const bool input = !(buffer->role & VERIFY_OUTPUT);
+        if (pool->settled && input && (way == TO_DEVICE || pool->outputs_alone)) continue;
         status = buffer->sparse ? copy_rows(pool->device, buffer, way)
                                 : copy_range(pool->device, buffer, buffer->region, buffer->region_bytes, way);
     }
