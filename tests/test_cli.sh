@@ -69,7 +69,7 @@ small() {
     case $1 in
         attention) echo 1,4,2,64,64,64 ;;
         rope | kv_append) echo 1,4,16,64 ;;
-        embedding) echo 16,100,64 ;;
+        embedding) echo 1024,100,256 ;;
         linear) echo 2,64,256 ;;
         merge) echo 2,16,64 ;;
         *) echo 16,64 ;;
