@@ -12,7 +12,8 @@ metrics=$metrics,sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed
 metrics=$metrics,dram__throughput.avg.pct_of_peak_sustained_elapsed,dram__bytes.sum
 metrics=$metrics,lts__t_sector_hit_rate.pct,sm__warps_active.avg.pct_of_peak_sustained_active
 metrics=$metrics,launch__registers_per_thread,launch__shared_mem_per_block_dynamic,gpu__time_duration.sum
-[ $# -gt 0 ] || set -- 2,16,4096,64 causal 64,64,4,3 2,16,16384,64 full 128,64,8,3 4,32,4096,128 full 128,64,8,3
+[ $# -gt 0 ] || set -- 2,16,4096,64 causal 64,64,4,3 2,16,4096,64 full 128,64,8,3 \
+    4,32,4096,128 full 128,64,8,3 1,16,16384,128 full 128,128,8,3
 while [ $# -gt 2 ]; do
     shape=$1 mask=$2 tile=$3
     shift 3

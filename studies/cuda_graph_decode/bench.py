@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times a decode step of three models at batch 1 by every way in decode.py, and of the same shapes with `keyfold bench model`:
+
+    python -m studies.cuda_graph_decode.bench --keyfold build/keyfold --json reports/h200/studies/cuda_graph_decode.json
+
+    step     microseconds from one token's id on the host to the next one's, as a loop that ends at a token needs it
+    replay   the same steps enqueued one behind the other, nothing read: for a graph, what the device needs
+    launch share = 1 - replay of the graph / eager step; beside it 1 - sum of eager's kernels / eager step
+
+SmolLM2 has the weights of --model, a GGUF file, where that is given, else random ones; the two others have random weights. With
+--llama-bench, llama.cpp's program of that name times the same weights from a file written to --folder.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from keyfold.peers import report
+
+from ..benching import begin
+from . import trace
+from .decode import WAYS, Decoder
+from .models import SHAPES, model_of_file, random_model, write_file
+
+CACHE = 1024  # keys that torch's static cache holds
+STEPS = 32  # of a timed piece, from an empty cache, as keyfold bench takes them
+SLOW_STEPS = 16  # of one that takes tens of milliseconds a step
+SLOW_US = 8000
+TRACED = 4
+FILE_SHAPE = "smollm2-135m"
+# The bench begins with a prompt, a step of at least as many kernels as it has operations, then steps launched op by op: seen from
+# the prompt's last kernels on, so many hold a whole step.
+NCU = "--cache-control none --clock-control none --metrics gpu__time_duration.sum --csv --page raw --launch-skip {} --launch-count {}"
+SEEN_STEPS, SEEN_BESIDE = 1.5, 100
+LAUNCHES = {"launch per op": "keyfold", "graph": "keyfold, graph", "graph, dependent": "keyfold, dependent graph",
+            "launch per op, dependent": "keyfold, dependent"}  # fmt: skip
+
+
+def timed(decoder, step, read, steps):
+    """us a step."""
+    import torch
+
+    decoder.rewind()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+        if read:
+            int(decoder.token)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e6 / steps
+
+
+def measure_torch(model, ways, rounds):
+    """By way: step, replay, kernels; and how long each took to make."""
+    decoder = Decoder(model, CACHE)
+    steps, made_s, counts = {}, {}, {}
+    for way in ways:
+        start = time.perf_counter()
+        decoder.rewind()
+        steps[way] = decoder.step(way)
+        for _ in range(4):
+            steps[way]()
+        estimate = timed(decoder, steps[way], True, 4)
+        made_s[way] = round(time.perf_counter() - start, 1)
+        counts[way] = STEPS if estimate < SLOW_US else SLOW_STEPS
+        print(f"    {way}: made in {made_s[way]} s, about {estimate:.0f} us a step", flush=True)
+    times = {what: {way: [] for way in ways} for what in ("step", "replay")}
+    for number in range(1 + rounds):  # the first round warms up
+        for way in ways:
+            for what in times:
+                us = timed(decoder, steps[way], what == "step", counts[way])
+                if number:
+                    times[what][way].append(us)
+    found = {}
+    for way in ways:
+        decoder.rewind()
+        found[way] = {
+            "step_us": round(statistics.median(times["step"][way]), 1),
+            "replay_us": round(statistics.median(times["replay"][way]), 1),
+            "made_s": made_s[way],
+            **trace.summary(trace.on_device(trace.record(steps[way], TRACED)), TRACED),
+        }
+    return found
+
+
+def measure_keyfold(command, name, path, ncu):
+    """`keyfold bench model`'s rows by way of launch, under the names of LAUNCHES."""
+    what = ["-m", path, "--weights", "bf16"] if path else ["--shape", name]
+    bench = [command, "bench", "model", "--backend", "cuda", *what, "--rows", "bf16", "--cache", "bf16", "--json"]
+    said = subprocess.run(bench, check=False, capture_output=True, text=True, timeout=100)
+    if said.returncode:
+        return {}, said.stderr.strip()[-200:]
+    found = {
+        LAUNCHES[row["launch"]]: {
+            "step_us": row["step_us"],
+            "replay_us": row["replay_us"],
+            "operations": row["operations"],
+        }
+        for row in json.loads(said.stdout)
+    }
+    if not ncu:
+        return found, None
+    try:
+        operations = found["keyfold"]["operations"]
+        seen = NCU.format(operations, int(SEEN_STEPS * operations) + SEEN_BESIDE).split()
+        said = subprocess.run([*ncu.split(), *seen, *bench], check=False, capture_output=True, text=True, timeout=60)
+        kernels = trace.one_step(said.stdout)
+    except (subprocess.TimeoutExpired, OSError) as error:
+        return found, f"kernels: {str(error)[:200]}"
+    if not kernels:
+        return found, f"kernels: no whole step seen: {said.stdout[-200:]}"
+    found["keyfold"].update(trace.summary(kernels, 1))
+    return found, None
+
+
+def measure_llama(command, path):
+    said = subprocess.run(
+        [command, "-m", str(path), "-p", "0", "-n", "128", "-fa", "1", "-ngl", "99", "-r", "5", "-o", "json"],
+        check=False, capture_output=True, text=True, timeout=100)  # fmt: skip
+    if said.returncode:
+        return {}, (said.stdout + said.stderr).strip()[-300:]
+    row = json.loads(said.stdout[said.stdout.index("[") :])[0]
+    return {"llama.cpp": {"step_us": round(1e6 / row["avg_ts"], 1), "build": row.get("build_commit")}}, None
+
+
+def finish(row, copy):
+    """What follows from the times."""
+    found = row["ways"]
+    limit = row["bytes"] / copy / 1e6
+    for way in found.values():
+        way["tokens_per_s"] = round(1e6 / way["step_us"], 1)
+        way["share_of_limit"] = round(limit / way["step_us"], 4)
+    row["limit_us"] = round(limit, 1)
+    row["tokens_per_s"] = {name: way["tokens_per_s"] for name, way in found.items()}
+    for prefix, eager, graph in (("torch", "eager", "graph"), ("keyfold", "keyfold", "keyfold, dependent graph")):
+        if eager in found and graph in found:
+            whole = found[eager]["step_us"]
+            row[f"{prefix}_launch_share"] = round(1 - found[graph]["replay_us"] / whole, 4)
+            if "kernel_us" in found[eager]:
+                row[f"{prefix}_launch_share_by_kernels"] = round(1 - found[eager]["kernel_us"] / whole, 4)
+    return row
+
+
+def show(row):
+    """In Markdown."""
+    lines = [
+        f"**{row['model']}**, {row['weights']} weights: {row['bytes'] / 1e6:.0f} MB a step, limit {row['limit_us']} us"
+    ]
+    lines += ["| way | tokens/s | step, us | replay, us | kernels | their time, us | of the limit |", "|---" * 7 + "|"]
+    for name, way in row["ways"].items():
+        kernels, us, replay = (way.get(key, "") for key in ("kernels", "kernel_us", "replay_us"))
+        lines.append(f"| {name} | {way['tokens_per_s']:.0f} | {way['step_us']} | {replay} | {kernels} | {us} | "
+                     f"{100 * way['share_of_limit']:.0f} % |")  # fmt: skip
+    shares = {key: value for key, value in row.items() if "launch_share" in key}
+    return "\n".join([*lines, *(f"{key}: {100 * value:.0f} %" for key, value in shares.items())])
+
+
+def measure(name, options, torch):
+    """One model by every way, in one row."""
+    path = options.model if name == FILE_SHAPE else ""
+    shape = SHAPES[name]
+    model = model_of_file(path, "cuda", torch.bfloat16)[1] if path else random_model(shape, "cuda", torch.bfloat16)
+    row = {"op": "model step", "model": name, "dtype": "bf16", "weights": Path(path).name if path else "random",
+           "depth": 0, "bytes": shape.step_bytes(STEPS), "ways": {}, "left_out": {}}  # fmt: skip
+    others = []
+    if options.keyfold:
+        others.append(("keyfold", lambda: measure_keyfold(options.keyfold, name, path, options.ncu)))
+    if options.llama_bench:
+        file = Path(options.folder or ".") / f"{name}.gguf"
+        write_file(file, shape, model)
+        others.append(("llama.cpp", lambda: measure_llama(options.llama_bench, file)))
+    row["ways"].update(measure_torch(model, options.ways.split(";") if options.ways else WAYS, options.rounds))
+    for who, other in others:
+        found, reason = other()
+        row["ways"].update(found)
+        if reason:
+            row["left_out"][who] = reason
+    return row
+
+
+def main():
+    texts = ("--keyfold", "--ncu", "--model", "--llama-bench", "--folder", "--models", "--ways")
+    options, place, source = begin("studies.cuda_graph_decode.bench", "", *texts)
+    torch, rows = place.torch, []
+    torch._inductor.config.fx_graph_cache = True
+    for name in options.models.split(",") if options.models else SHAPES:
+        print(f"-- {name}", flush=True)
+        row = finish({**measure(name, options, torch), **source}, source["copy_TB_s"])
+        rows.append(row)
+        print(show(row), row["left_out"] or "", flush=True)
+        if options.json:
+            report.write_json(options.json, rows)
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
