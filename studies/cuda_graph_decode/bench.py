@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times a decode step of three models at batch 1 by every way in decode.py, and of the same shapes with `keyfold bench model`:
+"""Times a decode step of three models at batch 1 by every way in decode.py, and the same shapes' with `keyfold bench
+model`:
 
     python -m studies.cuda_graph_decode.bench --keyfold build/keyfold --json reports/h200/studies/cuda_graph_decode.json
 
@@ -7,8 +8,8 @@
     replay   the same steps enqueued one behind the other, nothing read: for a graph, what the device needs
     launch share = 1 - replay of the graph / eager step; beside it 1 - sum of eager's kernels / eager step
 
-SmolLM2 has the weights of --model, a GGUF file, where that is given, else random ones; the two others have random weights. With
---llama-bench, llama.cpp's program of that name times the same weights from a file written to --folder.
+SmolLM2 has the weights of --model, a GGUF file, where that is given, else random ones; the two others have random
+weights. With --llama-bench, llama.cpp's program of that name times the same weights from a file written to --folder.
 """
 
 import json
@@ -24,6 +25,7 @@ from ..benching import begin
 from . import trace
 from .decode import WAYS, Decoder
 from .models import SHAPES, model_of_file, random_model, write_file
+from .table import finish, show
 
 CACHE = 1024  # keys that torch's static cache holds
 STEPS = 32  # of a timed piece, from an empty cache, as keyfold bench takes them
@@ -31,9 +33,10 @@ SLOW_STEPS = 16  # of one that takes tens of milliseconds a step
 SLOW_US = 8000
 TRACED = 4
 FILE_SHAPE = "smollm2-135m"
-# The bench begins with a prompt, a step of at least as many kernels as it has operations, then steps launched op by op: seen from
-# the prompt's last kernels on, so many hold a whole step.
-NCU = "--cache-control none --clock-control none --metrics gpu__time_duration.sum --csv --page raw --launch-skip {} --launch-count {}"
+# The bench begins with a prompt, a step of at least as many kernels as it has operations, then steps launched op by op:
+# seen from the prompt's last kernels on, so many hold a whole step.
+NCU = "--cache-control none --clock-control none --metrics gpu__time_duration.sum --csv --page raw"
+NCU += " --launch-skip {} --launch-count {}"
 SEEN_STEPS, SEEN_BESIDE = 1.5, 100
 LAUNCHES = {"launch per op": "keyfold", "graph": "keyfold, graph", "graph, dependent": "keyfold, dependent graph",
             "launch per op, dependent": "keyfold, dependent"}  # fmt: skip
@@ -125,38 +128,6 @@ def measure_llama(command, path):
         return {}, (said.stdout + said.stderr).strip()[-300:]
     row = json.loads(said.stdout[said.stdout.index("[") :])[0]
     return {"llama.cpp": {"step_us": round(1e6 / row["avg_ts"], 1), "build": row.get("build_commit")}}, None
-
-
-def finish(row, copy):
-    """What follows from the times."""
-    found = row["ways"]
-    limit = row["bytes"] / copy / 1e6
-    for way in found.values():
-        way["tokens_per_s"] = round(1e6 / way["step_us"], 1)
-        way["share_of_limit"] = round(limit / way["step_us"], 4)
-    row["limit_us"] = round(limit, 1)
-    row["tokens_per_s"] = {name: way["tokens_per_s"] for name, way in found.items()}
-    for prefix, eager, graph in (("torch", "eager", "graph"), ("keyfold", "keyfold", "keyfold, dependent graph")):
-        if eager in found and graph in found:
-            whole = found[eager]["step_us"]
-            row[f"{prefix}_launch_share"] = round(1 - found[graph]["replay_us"] / whole, 4)
-            if "kernel_us" in found[eager]:
-                row[f"{prefix}_launch_share_by_kernels"] = round(1 - found[eager]["kernel_us"] / whole, 4)
-    return row
-
-
-def show(row):
-    """In Markdown."""
-    lines = [
-        f"**{row['model']}**, {row['weights']} weights: {row['bytes'] / 1e6:.0f} MB a step, limit {row['limit_us']} us"
-    ]
-    lines += ["| way | tokens/s | step, us | replay, us | kernels | their time, us | of the limit |", "|---" * 7 + "|"]
-    for name, way in row["ways"].items():
-        kernels, us, replay = (way.get(key, "") for key in ("kernels", "kernel_us", "replay_us"))
-        lines.append(f"| {name} | {way['tokens_per_s']:.0f} | {way['step_us']} | {replay} | {kernels} | {us} | "
-                     f"{100 * way['share_of_limit']:.0f} % |")  # fmt: skip
-    shares = {key: value for key, value in row.items() if "launch_share" in key}
-    return "\n".join([*lines, *(f"{key}: {100 * value:.0f} %" for key, value in shares.items())])
 
 
 def measure(name, options, torch):

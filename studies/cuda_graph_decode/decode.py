@@ -7,8 +7,8 @@
     graph               one eager step captured by hand
     compile + graph     the compiled step captured by hand
 
-A step is `forward` with a static cache, then the likeliest token, which stays on the device where the next step reads it. The
-cache counts its keys on the device too (transformers' StaticCache), so a step is the same sequence of kernels every time.
+A step is `forward` with a static cache, then the likeliest token, which stays on the device where the next step reads
+it. The cache counts its keys on the device too (transformers' StaticCache), so a step is the same kernels every time.
 """
 
 import torch

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GGUF files in torch: the reader (twin of src/model/gguf.c), the blocks' values (twin of src/math/blocks.h), and a writer of bf16
-models without a vocabulary.
+"""GGUF files in torch: the reader (twin of src/model/gguf.c), the blocks' values (twin of src/math/blocks.h), and a
+writer of bf16 models without a vocabulary.
 
-    "GGUF", u32 version, u64 tensors, u64 keys; each key: text, u32 type, value; each tensor: text, u32 dims, u64 dim[dims] with the
-    contiguous one first, u32 type, u64 offset; the data begins at the next multiple of the alignment.
+    "GGUF", u32 version, u64 tensors, u64 keys; each key: text, u32 type, value; each tensor: text, u32 dims, u64
+    dim[dims] with the contiguous one first, u32 type, u64 offset; the data begins at the next multiple of the
+    alignment.
 
     block of 32  bytes  layout                 value
     Q8_0         34     fp16 d, int8 q[32]     d q

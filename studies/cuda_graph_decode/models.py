@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three models as transformers' LlamaForCausalLM: by shape with random weights, or with a GGUF file's; and back: a file of bf16 for
-those who read nothing else.
+"""The three models as transformers' LlamaForCausalLM: by shape with random weights, or with a GGUF file's; and back: a
+file of bf16 for those who read nothing else.
 
-GGUF keeps the rows of Wq and Wk so that a rotation's pairs are neighbours (2i, 2i + 1); transformers wants the halves (i, i + D/2).
+GGUF keeps the rows of Wq and Wk so that a rotation's pairs are neighbours (2i, 2i + 1); transformers wants the halves
+(i, i + D/2).
 """
 
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Shape:
         )
 
     def matrix_weights(self):
-        """That a token's step reads: every product's, the embedding's once (as the last product, or one row of it besides)."""
+        """That a token's step reads: every product's, the last one's being the embedding's where that is tied."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         layer = self.width * (q + 2 * kv) + q * self.width + 3 * self.width * self.hidden
         return self.layers * layer + self.vocabulary * self.width
@@ -83,7 +84,7 @@ def new_cache(model, length):
     return cache
 
 
-# ------------------------------------------------------------------------------------------------------------ from a file
+# -------------------------------------------------------------------------------------------------------- from a file
 
 LAYER = {
     "input_layernorm": "attn_norm",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine without a GPU can hold the study to: the files' values, the models' shapes, the static cache's text, the
-arithmetic of the table; with a GPU also that every way gives the same tokens."""
+"""What a machine without a GPU can hold the study to: the files' values, the models' shapes, the static cache's text,
+the arithmetic of the table; with a GPU also that every way gives the same tokens."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from studies.cuda_graph_decode import bench, gguf, models, text, trace  # noqa: E402
+from studies.cuda_graph_decode import gguf, models, table, text, trace  # noqa: E402
 from studies.cuda_graph_decode.decode import WAYS, Decoder, common, margin  # noqa: E402
 
 TINY = models.Shape("tiny", 2, 64, 128, 4, 2, 16, 100, True, 10000.0)
@@ -209,9 +209,9 @@ def test_what_follows_from_the_times():
             "keyfold, dependent graph": {"step_us": 1250.0, "replay_us": 1200.0},
         },
     }
-    found = bench.finish({**row, "model": "a model", "weights": "random"}, 4.0)
+    found = table.finish({**row, "model": "a model", "weights": "random"}, 4.0)
     assert found["limit_us"] == 1000.0 and found["tokens_per_s"]["keyfold, dependent graph"] == 800.0
     assert found["ways"]["graph"]["share_of_limit"] == pytest.approx(1000 / 2200, abs=1e-4)
     assert found["torch_launch_share"] == 0.8 and found["torch_launch_share_by_kernels"] == 0.75
     assert found["keyfold_launch_share"] == 0.25
-    assert "| eager | 100 | 10000.0 | 9900.0 |" in bench.show(found) and json.dumps(found)
+    assert "| eager | 100 | 10000.0 | 9900.0 |" in table.show(found) and json.dumps(found)

@@ -3,10 +3,12 @@
 
     python -m studies.cuda_graph_decode.text --model FILE.gguf --keyfold build/keyfold [--device cuda] --json FILE
 
-1 in fp32 on both sides (torch: blocks to fp32; keyfold: the blocks themselves, fp32 activations and cache): the same tokens.
-2 in bf16 (weights, activations that products read, cache): the same up to a token where two were as good as equal; how equal, by
-  the logits in fp32.
-3 every way of decode.py against eager, bf16: a captured graph must give the same tokens; a compiled step may round elsewhere.
+1 in fp32 on both sides (torch: blocks to fp32; keyfold: the blocks themselves, fp32 activations and cache): the same
+  tokens.
+2 in bf16 (weights, activations that products read, cache): the same up to a token where two were as good as equal; how
+  equal, by the logits in fp32.
+3 every way of decode.py against eager, bf16: a captured graph must give the same tokens; a compiled step may round
+  elsewhere.
 """
 
 import argparse
@@ -31,9 +33,8 @@ PROMPTS = [
 
 def keyfold_text(command, model, prompt, count, device, types):
     """(ids of the prompt, ids that follow, text)."""
-    said = subprocess.run(
-        [command, "generate", "-m", model, "-p", prompt, "-n", str(count), "--ignore-end", "--device", device, "--json", *types],
-        capture_output=True, text=True, timeout=200, check=True)  # fmt: skip
+    what = ["-m", model, "-p", prompt, "-n", str(count), "--ignore-end", "--device", device, "--json", *types]
+    said = subprocess.run([command, "generate", *what], capture_output=True, text=True, timeout=200, check=True)
     found = json.loads(said.stdout)
     return found["prompt_ids"], found["ids"], found["text"]
 

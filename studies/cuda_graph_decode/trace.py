@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the device did in a step: how many kernels, their time together, and which take the most. Of torch from a trace of its
-profiler; of keyfold, another process, from Nsight Compute, which runs the kernels one by one."""
+"""What the device did in a step: how many kernels, their time together, and which take the most. Of torch from a trace
+of its profiler; of keyfold, another process, from Nsight Compute, which runs the kernels one by one."""
 
 import csv
 import io
@@ -46,8 +46,8 @@ def on_device(events):
 
 
 def one_step(text, first="kf_embedding"):
-    """(name, us) of one step's kernels, from `ncu --csv --page raw --metrics gpu__time_duration.sum`: from one kernel that begins a
-    step to the next. None where two such kernels were not seen."""
+    """(name, us) of one step's kernels, from `ncu --csv --page raw --metrics gpu__time_duration.sum`: from one kernel
+    that begins a step to the next. None where two such kernels were not seen."""
     begin = text.find('"ID"')
     rows = list(csv.DictReader(io.StringIO(text[max(begin, 0) :])))
     found = [(row["Kernel Name"], float(row[DURATION].replace(",", ""))) for row in rows[1:] if row.get(DURATION)]

@@ -80,12 +80,12 @@ def int32(values):
     return torch.tensor(values, dtype=torch.int32, device="cuda")
 
 
-def ours(cache, q, h=H):
+def ours(cache, q, **options):
     """keyfold over the dense keys: (o [B, H, D], lse [B, H], natural log)."""
     import keyfold
 
     k, v, lengths = cache.dense()
-    o, lse = keyfold.attention(q[:, :, None], k, v, key_lengths=lengths, return_lse=True)
+    o, lse = keyfold.attention(q[:, :, None], k, v, key_lengths=lengths, return_lse=True, **options)
     return o[:, :, 0], lse[:, :, 0]
 
 
@@ -186,24 +186,26 @@ def modules(library):
 
 
 def compiled(library):
-    """How many modules there are in the cache after a change of what a plan is given: a compilation adds one."""
+    """How many decode modules there are in the cache after a change of what a plan is given: a compilation adds one."""
     from flashinfer.jit import env
 
     def count():
-        return sum(1 for path in env.FLASHINFER_JIT_DIR.glob("*/*.so"))
+        return sum(1 for path in env.FLASHINFER_JIT_DIR.glob("batch_decode*/*.so"))
 
     found = {"modules before": count()}
-    for name, cache, h in (
-        ("7 sequences instead of 2", Cache([64] * 7), H),
-        ("lengths of 1 and 1000", Cache([1, 1000]), H),
-        ("pages of 8 keys", Cache(LENGTHS, page=8), H),
-        ("64 heads on 8", Cache(LENGTHS), 64),
-        ("16 KV heads", Cache(LENGTHS, hkv=16), H),
+    for name, cache, h, options in (
+        ("7 sequences instead of 2", Cache([64] * 7), H, {}),
+        ("lengths of 1 and 1000", Cache([1, 1000]), H, {}),
+        ("pages of 8 keys", Cache(LENGTHS, page=8), H, {}),
+        ("64 heads on 8", Cache(LENGTHS), 64, {}),
+        ("16 KV heads", Cache(LENGTHS, hkv=16), H, {}),
+        ("a window of 32 keys", Cache(LENGTHS), H, {"window_left": 31}),
+        ("a window of 16 keys", Cache(LENGTHS), H, {"window_left": 15}),
     ):
         wrapper = decoder(library)
-        _, took = ms(lambda: plan(wrapper, cache, h))  # noqa: B023
+        _, took = ms(lambda: plan(wrapper, cache, h, **options))  # noqa: B023
         q = torch.randn(len(cache.lengths), h, D, device="cuda", dtype=DTYPE)
-        error = off(wrapper.run(q, (cache.k, cache.v)), ours(cache, q)[0])
+        error = off(wrapper.run(q, (cache.k, cache.v)), ours(cache, q, **options)[0])
         found[name] = {"modules": count(), "plan, ms": round(took, 2), "difference": error}
     return found
 

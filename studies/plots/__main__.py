@@ -13,6 +13,8 @@ import re
 import sys
 from pathlib import Path
 
+from ..cuda_graph_decode.table import show
+
 ROOT = Path(__file__).resolve().parents[2]
 COLOURS = {
     "keyfold": "#c0392b",
@@ -167,6 +169,9 @@ def main(given=None):
         for name, rows in reports(options.reports):
             for (op, _), some in groups(rows).items():
                 print(f"{name}, {op}: {origin(some)}\n\n{table(some)}\n")
+            for row in rows:
+                if row.get("ways"):
+                    print(f"{name}: {origin([row])}\n\n{show(row)}\n")
         return 0
     try:
         import matplotlib

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What follows from a model's times, and the table of its README."""
+
+
+def finish(row, copy):
+    """What follows from the times."""
+    found = row["ways"]
+    limit = row["bytes"] / copy / 1e6
+    for way in found.values():
+        way["tokens_per_s"] = round(1e6 / way["step_us"], 1)
+        way["share_of_limit"] = round(limit / way["step_us"], 4)
+    row["limit_us"] = round(limit, 1)
+    row["tokens_per_s"] = {name: way["tokens_per_s"] for name, way in found.items()}
+    for prefix, eager, graph in (("torch", "eager", "graph"), ("keyfold", "keyfold", "keyfold, dependent graph")):
+        if eager in found and graph in found:
+            whole = found[eager]["step_us"]
+            row[f"{prefix}_launch_share"] = round(1 - found[graph]["replay_us"] / whole, 4)
+            if "kernel_us" in found[eager]:
+                row[f"{prefix}_launch_share_by_kernels"] = round(1 - found[eager]["kernel_us"] / whole, 4)
+    return row
+
+
+def show(row):
+    """In Markdown."""
+    lines = [
+        f"**{row['model']}**, {row['weights']} weights: {row['bytes'] / 1e6:.0f} MB a step, limit {row['limit_us']} us"
+    ]
+    lines += ["| way | tokens/s | step, us | replay, us | kernels | their time, us | of the limit |", "|---" * 7 + "|"]
+    for name, way in row["ways"].items():
+        kernels, us, replay = (way.get(key, "") for key in ("kernels", "kernel_us", "replay_us"))
+        lines.append(f"| {name} | {way['tokens_per_s']:.0f} | {way['step_us']} | {replay} | {kernels} | {us} | "
+                     f"{100 * way['share_of_limit']:.0f} % |")  # fmt: skip
+    shares = {key: value for key, value in row.items() if "launch_share" in key}
+    return "\n".join([*lines, *(f"{key}: {100 * value:.0f} %" for key, value in shares.items())])
