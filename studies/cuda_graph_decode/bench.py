@@ -10,6 +10,8 @@ model`:
 
 SmolLM2 has the weights of --model, a GGUF file, where that is given, else random ones; the two others have random
 weights. With --llama-bench, llama.cpp's program of that name times the same weights from a file written to --folder.
+To compile takes a minute a model: with --hold FILE nothing is timed until FILE is there (FILE.made says that all is made),
+so that several models can be made side by side and timed one after the other.
 """
 
 import json
@@ -35,7 +37,7 @@ TRACED = 4
 FILE_SHAPE = "smollm2-135m"
 # The bench begins with a prompt, a step of at least as many kernels as it has operations, then steps launched op by op:
 # seen from the prompt's last kernels on, so many hold a whole step.
-NCU = "--cache-control none --clock-control none --metrics gpu__time_duration.sum --csv --page raw"
+NCU = "--cache-control none --clock-control none --metrics gpu__time_duration.sum --csv --page raw --kill yes"
 NCU += " --launch-skip {} --launch-count {}"
 SEEN_STEPS, SEEN_BESIDE = 1.5, 100
 LAUNCHES = {"launch per op": "keyfold", "graph": "keyfold, graph", "graph, dependent": "keyfold, dependent graph",
@@ -57,7 +59,15 @@ def timed(decoder, step, read, steps):
     return (time.perf_counter() - start) * 1e6 / steps
 
 
-def measure_torch(model, ways, rounds):
+def wait(hold):
+    """Until there is a file of this name; says so by one beside it."""
+    if hold:
+        Path(f"{hold}.made").touch()
+        while not Path(hold).exists():
+            time.sleep(0.05)
+
+
+def measure_torch(model, ways, rounds, hold):
     """By way: step, replay, kernels; and how long each took to make."""
     decoder = Decoder(model, CACHE)
     steps, made_s, counts = {}, {}, {}
@@ -71,6 +81,7 @@ def measure_torch(model, ways, rounds):
         made_s[way] = round(time.perf_counter() - start, 1)
         counts[way] = STEPS if estimate < SLOW_US else SLOW_STEPS
         print(f"    {way}: made in {made_s[way]} s, about {estimate:.0f} us a step", flush=True)
+    wait(hold)
     times = {what: {way: [] for way in ways} for what in ("step", "replay")}
     for number in range(1 + rounds):  # the first round warms up
         for way in ways:
@@ -144,7 +155,9 @@ def measure(name, options, torch):
         file = Path(options.folder or ".") / f"{name}.gguf"
         write_file(file, shape, model)
         others.append(("llama.cpp", lambda: measure_llama(options.llama_bench, file)))
-    row["ways"].update(measure_torch(model, options.ways.split(";") if options.ways else WAYS, options.rounds))
+    row["ways"].update(
+        measure_torch(model, options.ways.split(";") if options.ways else WAYS, options.rounds, options.hold)
+    )
     for who, other in others:
         found, reason = other()
         row["ways"].update(found)
@@ -154,7 +167,7 @@ def measure(name, options, torch):
 
 
 def main():
-    texts = ("--keyfold", "--ncu", "--model", "--llama-bench", "--folder", "--models", "--ways")
+    texts = ("--keyfold", "--ncu", "--model", "--llama-bench", "--folder", "--models", "--ways", "--hold")
     options, place, source = begin("studies.cuda_graph_decode.bench", "", *texts)
     torch, rows = place.torch, []
     torch._inductor.config.fx_graph_cache = True

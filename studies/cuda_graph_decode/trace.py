@@ -19,9 +19,7 @@ NAME = 60  # characters of a kernel's name that are kept
 def record(step, steps):
     """The trace's events of some steps."""
     torch.cuda.synchronize()
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    ) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(steps):
             step()
         torch.cuda.synchronize()
