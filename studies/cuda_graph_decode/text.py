@@ -63,6 +63,15 @@ def main():
     decoders = {"fp32": Decoder(exact), "bf16": Decoder(rounded)}
     types = {"fp32": ["--cache", "fp32"], "bf16": ["--weights", "bf16", "--rows", "bf16", "--cache", "bf16"]}
     rows, bad = [], 0
+
+    def told(must, **row):
+        nonlocal bad
+        bad += must and row["same"] < options.tokens
+        rows.append({"op": "text", **row, **source})
+        print(row, flush=True)
+        if options.json:
+            write_json(options.json, rows)
+
     for prompt in PROMPTS:
         mine = {}
         for name, decoder in decoders.items():
@@ -70,31 +79,11 @@ def main():
                 options.keyfold, options.model, prompt, options.tokens, options.device, types[name]
             )
             mine[name] = decoder.generate(ids, options.tokens)
-            row = {
-                "op": "text",
-                "prompt": prompt,
-                "dtype": name,
-                **compare(exact, ids, mine[name], theirs),
-                "text": text,
-            }
-            bad += name == "fp32" and row["same"] < options.tokens
-            rows.append({**row, **source})
-            print({key: value for key, value in row.items()}, flush=True)
-    if options.device == "cuda":
-        for way in WAYS[1:]:
-            found = decoders["bf16"].generate(ids, options.tokens, decoders["bf16"].step(way))
-            row = {
-                "op": "text",
-                "prompt": prompt,
-                "dtype": "bf16",
-                "way": way,
-                **compare(exact, ids, found, mine["bf16"]),
-            }
-            bad += way == "graph" and row["same"] < options.tokens
-            rows.append({**row, **source})
-            print(row, flush=True)
-    if options.json:
-        write_json(options.json, rows)
+            found = compare(exact, ids, mine[name], theirs)
+            told(name == "fp32", prompt=prompt, dtype=name, **found, text=text)
+    for way in WAYS[1:] if options.device == "cuda" else []:
+        found = decoders["bf16"].generate(ids, options.tokens, decoders["bf16"].step(way))
+        told(way == "graph", prompt=prompt, dtype="bf16", way=way, **compare(exact, ids, found, mine["bf16"]))
     print(f"{len(rows)} comparisons, {bad} that should be equal are not")
     return 1 if bad else 0
 
