@@ -10,6 +10,7 @@ Text reports are named at the end. No dependency; the page has no script.
 """
 
 import argparse
+import base64
 import html
 import json
 import math
@@ -429,7 +430,7 @@ STYLE = """
 body{margin:0 auto;padding:16px;max-width:1180px;font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--back)}
 h1{font-size:1.6rem;margin:.4em 0}h2{margin:2em 0 .4em;border-bottom:2px solid var(--line)}h3{margin:0 0 .2em}
 section{margin:1.4em 0;padding:14px;background:var(--card);border:1px solid var(--line);border-radius:8px}
-a{color:#2980b9}nav ul{columns:2;padding-left:1.2em}@media (max-width:640px){nav ul{columns:1}body{padding:10px}section{padding:10px}}
+a{color:#2980b9}nav ul{columns:2;padding-left:1.2em}@media (max-width:640px){nav ul{columns:1}body{padding:10px}section{padding:10px}.glance{display:none}}
 .p{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:18px;align-items:start}
 figure{margin:8px 0;max-width:560px}svg{width:100%;height:auto;display:block}
 svg text{font:10.5px system-ui,sans-serif;fill:var(--ink)}svg text.t{font-weight:600;font-size:12px}
@@ -438,6 +439,7 @@ svg .m{stroke:var(--ink);stroke-dasharray:3 3}svg .g{stroke:var(--line)}
 .w{overflow-x:auto;max-height:34em;overflow-y:auto;border:1px solid var(--line);margin:8px 0}
 table{border-collapse:collapse;font-size:13px;width:100%}th,td{padding:3px 8px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
 th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}th{position:sticky;top:0;background:var(--card)}
+.glance{width:100%;max-width:860px;border:1px solid var(--line);border-radius:8px}
 .s{color:var(--soft);font-size:13px;margin:.4em 0;overflow-wrap:anywhere}.c code{display:block;font-size:12px;overflow-wrap:anywhere;color:var(--soft)}
 """
 
@@ -468,7 +470,7 @@ def page():
         "<p>One section for each report under <code>reports/</code>, drawn from its JSON by <code>python3 scripts/report_page.py</code>. "
         "Times are medians. Ratios are lower quartiles of rounds in which all implementations took turns in one process: above 1, keyfold is faster. "
         "A figure holds for the machine, commit and command under its table; two sections are two runs, and must not be compared.</p>"
-        f"<nav><ul>{''.join(contents)}</ul></nav>\n"
+        f"{at_a_glance()}<nav><ul>{''.join(contents)}</ul></nav>\n"
         + "\n".join(sections)
         + f"\n<h2>Text reports</h2><ul>{listed}</ul>\n</body></html>\n"
     )
@@ -529,6 +531,12 @@ def glance():
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {x - 20} {tallest:.0f}" width="{x - 20}">{style}'
         f'<rect width="100%" height="100%" fill="#fff"/>{"".join(drawn)}</svg>\n'
     )
+
+
+def at_a_glance():
+    """The picture within the page: as data, so that its style stays its own."""
+    data = base64.b64encode(glance().encode()).decode()
+    return f'<img class="glance" alt="prefill, decode and a model beside their peers" src="data:image/svg+xml;base64,{data}">'
 
 
 def main():
