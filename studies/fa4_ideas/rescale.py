@@ -16,6 +16,7 @@ import subprocess
 
 import torch
 
+from ..cuda_graph_decode import gguf
 from . import provenance
 
 TOKENS, KEYS, GROUPS = 2048, 128, (1, 32, 128)
@@ -50,8 +51,6 @@ def norm(x, weight, eps):
 
 def queries_and_keys(path, ids):
     """(layer, q [H, N, D], k [Hkv, N, D]) after RoPE, in fp32, layer by layer."""
-    from ..cuda_graph_decode import gguf
-
     file = gguf.Reader(path)
     keys = file.keys
     heads, kv = keys["llama.attention.head_count"], keys["llama.attention.head_count_kv"]
