@@ -4,63 +4,78 @@
 // cache's dtype. Slots are read here, so no host has checked them: a sequence whose rows do not all fit its cache is left
 // out, and nothing is written for it.
 //
-// A row's items are those of k, then those of v. Bytes: k and v once, as many rows of the caches once; a position's angles
-// once for all heads. A thread's first chunks are on their way while slots are read and the angles computed.
+// Bytes: k and v once, as many rows of the caches once. A thread has the same item of k and of v; its chunks of BATCH heads
+// are on their way while the slot is read and the angles are computed.
 #include "cuda/rope.cuh"
 
-enum { BATCH = 2 }; // rows that a thread has on their way
+enum { BATCH = 2 }; // heads that a thread has on their way
 
-// The slot of row n of sequence b; KF_NOWHERE where the sequence's rows do not all fit.
+// The slot of row n of sequence b; -1 where the sequence's rows do not all fit.
 __device__ __forceinline__ int64_t find_slot(const kf_cuda_kv_append &a, uint32_t b, uint32_t n) {
     const int64_t first = a.slots ? kf_integer_load(a.slots, a.slots_wide, b * a.slot_stride) : 0;
-    return first >= 0 && first <= a.capacity - a.N ? first + n : KF_NOWHERE;
+    return first >= 0 && first <= a.capacity - a.deal.N ? first + n : -1;
+}
+
+// One of the two: where an item of it lies, and what is on its way.
+struct stream {
+    const kf_cuda_heads &from, &to;
+    const char *source;
+    int32_t width;
+    bool there;
+    kf_item_place item;
+    kf_item held[BATCH];
+};
+
+template <int TYPE> __device__ __forceinline__ void load(stream &s, const kf_rope_place &p, int32_t head) {
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        if (s.there && head + i < p.end)
+            s.held[i] =
+                kf_item_load<TYPE>(s.source + (head + i) * s.from.stride[1], s.from.type, s.from.size, s.item, s.width);
 }
 
 template <int TYPE>
-__global__ void __launch_bounds__(KF_ROPE_THREADS) kf_kv_append_kernel(const __grid_constant__ kf_cuda_kv_append a) {
-    __shared__ float2 turn[KF_ROPE_TILE * KF_ROPE_MOST_PAIRS];
-    __shared__ int64_t from[2][KF_ROPE_TILE], to[2][KF_ROPE_TILE]; // of k, of v
-    const kf_tile tile = kf_tile_find(a.shift, a.positions);
-    const uint32_t N = (uint32_t)a.N;
-    const int32_t items = a.k_items + a.v_items, rows = a.H << a.shift;
-    const kf_item_deal deal = kf_items_deal(items);
+__device__ __forceinline__ void store(const stream &s, const kf_rope_place &p, int32_t head, int64_t offset,
+                                      int32_t pairing, const float2 (&turn)[kf_turn_pairs<TYPE>]) {
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        if (s.there && head + i < p.end)
+            kf_item_store<TYPE>(s.to.data + offset + (head + i) * s.to.stride[1], s.to.type, s.to.size, s.item, s.width,
+                                pairing, s.held[i], turn);
+}
+
+template <int TYPE>
+__global__ void __launch_bounds__(KF_ROPE_THREADS, KF_ROPE_BLOCKS)
+    kf_kv_append_kernel(const __grid_constant__ kf_cuda_kv_append a) {
+    kf_rope_place p = kf_rope_find(a.deal);
     kf_launch_dependents();
-    const uint32_t b = (tile.first + threadIdx.x) / N, n = tile.first + threadIdx.x - b * N; // of the first threads
-    if (threadIdx.x < tile.count)
-        from[0][threadIdx.x] = kf_head_offset(a.k, b, n), from[1][threadIdx.x] = kf_head_offset(a.v, b, n);
-    __syncthreads();
     kf_wait_for_previous();
-    auto between = [&] {
-        if (threadIdx.x < tile.count) {
-            const int64_t slot = find_slot(a, b, n);
-            const bool fits = slot != KF_NOWHERE;
-            to[0][threadIdx.x] = fits ? b * a.k_cache.stride[0] + slot * a.k_cache.stride[2] : KF_NOWHERE;
-            to[1][threadIdx.x] = fits ? b * a.v_cache.stride[0] + slot * a.v_cache.stride[2] : KF_NOWHERE;
+    if (!p.there) return;
+    const int64_t slot = find_slot(a, p.b, p.n);
+    const int64_t position = a.turns.positions
+                                 ? kf_integer_load(a.turns.positions, a.turns.positions_wide,
+                                                   p.b * a.turns.position_stride[0] + p.n * a.turns.position_stride[1])
+                                 : slot;
+    stream k = {a.k, a.k_cache, a.k.data + kf_head_offset(a.k, p.b, p.n), a.D};
+    stream v = {a.v, a.v_cache, a.v.data + kf_head_offset(a.v, p.b, p.n), a.Dv};
+#pragma unroll 1
+    for (int32_t item = p.item; item < max(a.k_items, a.v_items); item += a.deal.items) {
+        k.there = item < a.k_items, v.there = item < a.v_items;
+        k.item = kf_item_find<TYPE>(item, a.turns.pairs, a.turns.pairing);
+        v.item = kf_item_find<TYPE>(item, 0, a.turns.pairing);
+        float2 turn[kf_turn_pairs<TYPE>] = {};
+        load<TYPE>(k, p, p.first);
+        load<TYPE>(v, p, p.first);
+        if (slot < 0) return;
+        if (k.there && k.item.turned) kf_find_turns<TYPE>(turn, a.turns, k.item, position);
+        const int64_t to_k = p.b * a.k_cache.stride[0] + slot * a.k_cache.stride[2],
+                      to_v = p.b * a.v_cache.stride[0] + slot * a.v_cache.stride[2];
+#pragma unroll 1
+        for (int32_t head = p.first; head < p.end; head += BATCH) {
+            if (head != p.first) load<TYPE>(k, p, head), load<TYPE>(v, p, head);
+            store<TYPE>(k, p, head, to_k, a.turns.pairing, turn);
+            store<TYPE>(v, p, head, to_v, a.turns.pairing, turn);
         }
-        kf_find_turns(a.turns, tile, N, turn, [&](uint32_t of, uint32_t row) { return (double)find_slot(a, of, row); });
-        __syncthreads();
-    };
-    for (int32_t piece = 0; piece < items; piece += KF_ROPE_THREADS) {
-        const int32_t index = piece + deal.item;
-        const bool is_k = index < a.k_items;
-        const kf_cuda_heads &source = is_k ? a.k : a.v, &cache = is_k ? a.k_cache : a.v_cache;
-        const kf_rotation r = {
-            kf_item_find<TYPE>(is_k ? index : index - a.k_items, is_k ? a.turns.pairs : 0, a.turns.pairing),
-            source.data,
-            cache.data,
-            source.stride[1],
-            cache.stride[1],
-            from[is_k ? 0 : 1],
-            to[is_k ? 0 : 1],
-            source.type,
-            source.size,
-            cache.type,
-            cache.size,
-            is_k ? a.D : a.Dv};
-        const bool idle = deal.row >= deal.together || index >= items;
-        kf_rotate<TYPE, BATCH>(r, tile, idle ? rows : deal.row, deal.together, rows, a.turns, turn, [&] {
-            if (piece == 0) between();
-        });
     }
 }
 

@@ -11,8 +11,12 @@ typedef struct rope_plan {
 } rope_plan;
 kf_static_assert(sizeof(rope_plan) <= sizeof((kf_plan *)0)->word, "the plan's words hold it");
 
-// Items that a block should have: enough to hide its angles behind.
-enum { TILE_ITEMS = 2048 };
+enum {
+    MOST_HEADS = 4,       // of a thread: its angles serve all of them
+    FULL_PROCESSOR = 512, // threads of these kernels on a multiprocessor
+    ROUNDS = 2,           // a thread has more heads where even so there are this many times as many threads
+    FEW_THREADS = 64,     // of a block where there are fewer threads than that; most that share a row
+};
 
 static void plan_turns(kf_op *op, const kf_rope_params *rope) {
     rope_plan plan = {.magnitude = 1};
@@ -52,20 +56,38 @@ static bool whole_items(const kf_view *from, const kf_view *to, int64_t width, i
 // Items of a row: pairs of chunks of `step` elements.
 static int64_t items_of(int64_t width, int64_t step) { return kf_cuda_divide_up(width, 2 * step); }
 
-// Positions of a block, by the items of one, as a power of two. Fewer where all multiprocessors would not have work.
-static int32_t tile_shift(const kf_context *context, int64_t items, int64_t positions) {
-    int32_t shift = 0;
-    while (2 << shift <= KF_ROPE_TILE && items << shift < TILE_ITEMS &&
-           positions >> (shift + 1) >= 4 * kf_cuda(context)->multiprocessors)
-        shift++;
-    return shift;
+// Threads that share a row of a head; rows of more items are gone through in pieces.
+static int64_t threads_of_row(int64_t items) { return items < FEW_THREADS ? items : FEW_THREADS; }
+
+static kf_cuda_rope_deal deal_heads(const kf_context *context, int64_t B, int64_t N, int64_t H, int64_t items,
+                                    int32_t *threads) {
+    const int64_t own = threads_of_row(items), full = FULL_PROCESSOR * (int64_t)kf_cuda(context)->multiprocessors;
+    kf_cuda_rope_deal d = {.N = (uint32_t)N, .positions = (uint32_t)(B * N), .H = (int32_t)H, .heads = 1};
+    while (d.heads < MOST_HEADS && B * N * kf_cuda_divide_up(H, 2 * d.heads) * own >= ROUNDS * full) d.heads *= 2;
+    *threads = B * N * H * own < full ? FEW_THREADS : kf_cuda_kv_append_kernels->threads;
+    d.items = (int32_t)own;
+    d.slots = (int32_t)(*threads / own);
+    return d;
 }
 
-static kf_status check_items(const char *op, int64_t H, int64_t items) {
-    const int64_t limit = INT32_MAX / KF_ROPE_TILE; // item arithmetic is 32-bit
-    if (items <= limit && H <= limit / (items ? items : 1)) return KF_OK;
-    return kf_fail(KF_UNSUPPORTED, "%s: %lld heads of %lld pairs; the cuda backend allows %lld in all", op,
-                   (long long)H, (long long)items, (long long)limit);
+static int64_t blocks_of(const kf_cuda_rope_deal *d) {
+    return kf_cuda_divide_up(d->positions * kf_cuda_divide_up(d->H, d->heads), d->slots);
+}
+
+static kf_status launch_heads(const kf_op *op, const kf_cuda_rows_kernel *kernel, const kf_cuda_rope_deal *d,
+                              int32_t threads, const void *argument, const char *what) {
+    const kf_cuda_launch_shape shape = {.blocks = blocks_of(d), .threads = threads, .dependent = true};
+    return kf_cuda_launch(kf_cuda(op->context), kernel->function, &shape, argument, what);
+}
+
+// Rows of heads are counted in 32 bits.
+static kf_status check_heads(const char *op, int64_t B, int64_t N, int64_t H, int64_t width) {
+    if (width > INT32_MAX / 2)
+        return kf_fail(KF_UNSUPPORTED, "%s: heads of %lld elements; the cuda backend allows 2^30 - 1", op,
+                       (long long)width);
+    if (H == 0 || B * N <= INT32_MAX / H) return KF_OK;
+    return kf_fail(KF_UNSUPPORTED, "%s: %lld positions of %lld heads; the cuda backend allows 2^31 - 1 in all", op,
+                   (long long)(B * N), (long long)H);
 }
 
 static kf_status prepare_both(const kf_op *op, const kf_cuda_rows_kernel *table, int type, const char *what) {
@@ -77,52 +99,48 @@ static kf_status prepare_both(const kf_op *op, const kf_cuda_rows_kernel *table,
 
 static kf_status plan_rope(kf_op *op) {
     const kf_rope_problem *p = &op->problem.rope;
-    KF_TRY(check_items("rope", p->options.H, items_of(p->options.D, 1)));
-    KF_TRY(kf_cuda_rows_check_blocks("rope", p->options.B * p->options.N));
+    KF_TRY(check_heads("rope", p->options.B, p->options.N, p->options.H, p->options.D));
     plan_turns(op, &p->options.rope);
     return prepare_both(op, kf_cuda_rope_kernels, p->x.type, "rope");
 }
 
 kf_status kf_cuda_rope_launch(const kf_op *op, char *workspace) {
     const kf_rope_problem *p = &op->problem.rope;
-    const int64_t pairs = p->options.rope.dims / 2, positions = p->options.B * p->options.N;
+    const int64_t pairs = p->options.rope.dims / 2;
     (void)workspace;
-    if (positions * p->options.H == 0) return KF_OK;
+    if (p->options.B * p->options.N * p->options.H == 0) return KF_OK;
     const int type = whole_items(&p->x, &p->y, p->options.D, pairs) ? p->x.type : 0;
     const int64_t step = type ? KF_CUDA_CHUNK / kf_type_size(type) : 1;
+    int32_t threads;
     kf_cuda_rope a = {.x = heads_of(&p->x),
                       .y = heads_of(&p->y),
-                      .N = p->options.N,
-                      .positions = positions,
-                      .H = (int32_t)p->options.H,
                       .D = (int32_t)p->options.D,
                       .items = (int32_t)items_of(p->options.D, step)};
     set_turns(&a.turns, op, &p->options.rope, &p->positions, p->options.position_offset);
-    a.shift = tile_shift(op->context, (int64_t)a.items * a.H, positions);
-    return kf_cuda_rows_launch(op, kf_cuda_rows_find(kf_cuda_rope_kernels, type, 0),
-                               kf_cuda_divide_up(positions, INT64_C(1) << a.shift), &a, "rope: launch");
+    a.deal = deal_heads(op->context, p->options.B, p->options.N, p->options.H, a.items, &threads);
+    return launch_heads(op, kf_cuda_rows_find(kf_cuda_rope_kernels, type, 0), &a.deal, threads, &a, "rope: launch");
 }
 
 // ----------------------------------------------------------------------------------------------------------- kv_append
 
 static kf_status plan_kv_append(kf_op *op) {
     const kf_kv_append_problem *p = &op->problem.kv_append;
-    KF_TRY(check_items("kv_append", p->options.H, items_of(p->options.D, 1) + items_of(p->options.Dv, 1)));
-    KF_TRY(kf_cuda_rows_check_blocks("kv_append", p->options.B * p->options.N));
+    KF_TRY(check_heads("kv_append", p->options.B, p->options.N, p->options.H,
+                       p->options.D > p->options.Dv ? p->options.D : p->options.Dv));
     plan_turns(op, &p->options.rope);
     return prepare_both(op, kf_cuda_kv_append_kernels, p->k.type, "kv_append");
 }
 
 kf_status kf_cuda_kv_append_launch(const kf_op *op, char *workspace) {
     const kf_kv_append_problem *p = &op->problem.kv_append;
-    const int64_t pairs = p->options.rope.pairing == KF_ROPE_OFF ? 0 : p->options.rope.dims / 2,
-                  positions = p->options.B * p->options.N;
+    const int64_t pairs = p->options.rope.pairing == KF_ROPE_OFF ? 0 : p->options.rope.dims / 2;
     (void)workspace;
-    if (positions * p->options.H * (p->options.D + p->options.Dv) == 0) return KF_OK;
+    if (p->options.B * p->options.N * p->options.H * (p->options.D + p->options.Dv) == 0) return KF_OK;
     const bool whole = p->k.type == p->v.type && whole_items(&p->k, &p->k_cache, p->options.D, pairs) &&
                        whole_items(&p->v, &p->v_cache, p->options.Dv, 0);
     const int type = whole ? p->k.type : 0;
     const int64_t step = type ? KF_CUDA_CHUNK / kf_type_size(type) : 1;
+    int32_t threads;
     kf_cuda_kv_append a = {.k = heads_of(&p->k),
                            .v = heads_of(&p->v),
                            .k_cache = heads_of(&p->k_cache),
@@ -131,17 +149,15 @@ kf_status kf_cuda_kv_append_launch(const kf_op *op, char *workspace) {
                            .slot_stride = p->slots.stride[0],
                            .slots_wide = p->slots.type == KF_TYPE_I64,
                            .capacity = p->options.capacity,
-                           .N = p->options.N,
-                           .positions = positions,
-                           .H = (int32_t)p->options.H,
                            .D = (int32_t)p->options.D,
                            .Dv = (int32_t)p->options.Dv,
                            .k_items = (int32_t)items_of(p->options.D, step),
                            .v_items = (int32_t)items_of(p->options.Dv, step)};
     set_turns(&a.turns, op, &p->options.rope, &p->positions, 0);
-    a.shift = tile_shift(op->context, (int64_t)(a.k_items + a.v_items) * a.H, positions);
-    return kf_cuda_rows_launch(op, kf_cuda_rows_find(kf_cuda_kv_append_kernels, type, 0),
-                               kf_cuda_divide_up(positions, INT64_C(1) << a.shift), &a, "kv_append: launch");
+    a.deal = deal_heads(op->context, p->options.B, p->options.N, p->options.H,
+                        a.k_items > a.v_items ? a.k_items : a.v_items, &threads);
+    return launch_heads(op, kf_cuda_rows_find(kf_cuda_kv_append_kernels, type, 0), &a.deal, threads, &a,
+                        "kv_append: launch");
 }
 
 const kf_backend_op kf_cuda_rope_op = {.plan = plan_rope};

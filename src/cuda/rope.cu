@@ -1,48 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotary position embedding of x [B, H, N, D]. Bytes: x and y once; the angles of a position once for all heads. A thread's
-// first chunks are on their way while the block computes the angles.
+// Rotary position embedding of x [B, H, N, D]. Bytes: x and y once. A thread's chunks of BATCH heads are on their way while it
+// computes its angles.
 #include "cuda/rope.cuh"
 
-enum { BATCH = 4 }; // rows that a thread has on their way
+enum { BATCH = 4 }; // heads that a thread has on their way
 
 template <int TYPE>
-__global__ void __launch_bounds__(KF_ROPE_THREADS) kf_rope_kernel(const __grid_constant__ kf_cuda_rope a) {
-    __shared__ float2 turn[KF_ROPE_TILE * KF_ROPE_MOST_PAIRS];
-    __shared__ int64_t from[KF_ROPE_TILE], to[KF_ROPE_TILE];
-    const kf_tile tile = kf_tile_find(a.shift, a.positions);
-    const uint32_t N = (uint32_t)a.N;
-    const kf_item_deal deal = kf_items_deal(a.items);
+__global__ void __launch_bounds__(KF_ROPE_THREADS, KF_ROPE_BLOCKS)
+    kf_rope_kernel(const __grid_constant__ kf_cuda_rope a) {
+    const kf_rope_place p = kf_rope_find(a.deal);
     kf_launch_dependents();
-    if (threadIdx.x < tile.count) {
-        const uint32_t b = (tile.first + threadIdx.x) / N, n = tile.first + threadIdx.x - b * N;
-        from[threadIdx.x] = kf_head_offset(a.x, b, n);
-        to[threadIdx.x] = kf_head_offset(a.y, b, n);
-    }
-    __syncthreads();
     kf_wait_for_previous();
-    const int32_t rows = a.H << a.shift;
-    for (int32_t piece = 0; piece < a.items; piece += KF_ROPE_THREADS) {
-        const int32_t index = piece + deal.item;
-        const kf_rotation r = {kf_item_find<TYPE>(index, a.turns.pairs, a.turns.pairing),
-                               a.x.data,
-                               a.y.data,
-                               a.x.stride[1],
-                               a.y.stride[1],
-                               from,
-                               to,
-                               a.x.type,
-                               a.x.size,
-                               a.y.type,
-                               a.y.size,
-                               a.D};
-        const bool idle = deal.row >= deal.together || index >= a.items;
-        kf_rotate<TYPE, BATCH>(r, tile, idle ? rows : deal.row, deal.together, rows, a.turns, turn, [&] {
-            if (piece) return;
-            kf_find_turns(a.turns, tile, N, turn,
-                          [&](uint32_t, uint32_t n) { return (double)a.turns.offset + (double)n; });
-            __syncthreads();
-        });
+    if (!p.there) return;
+    const char *from = a.x.data + kf_head_offset(a.x, p.b, p.n);
+    char *to = a.y.data + kf_head_offset(a.y, p.b, p.n);
+    const int64_t position = a.turns.positions
+                                 ? kf_integer_load(a.turns.positions, a.turns.positions_wide,
+                                                   p.b * a.turns.position_stride[0] + p.n * a.turns.position_stride[1])
+                                 : a.turns.offset + p.n;
+#pragma unroll 1
+    for (int32_t item = p.item; item < a.items; item += a.deal.items) {
+        const kf_item_place place = kf_item_find<TYPE>(item, a.turns.pairs, a.turns.pairing);
+        float2 turn[kf_turn_pairs<TYPE>] = {};
+        kf_item held[BATCH];
+        auto load = [&](int32_t head) {
+#pragma unroll
+            for (int i = 0; i < BATCH; i++)
+                if (head + i < p.end)
+                    held[i] = kf_item_load<TYPE>(from + (head + i) * a.x.stride[1], a.x.type, a.x.size, place, a.D);
+        };
+        load(p.first);
+        if (place.turned) kf_find_turns<TYPE>(turn, a.turns, place, position);
+#pragma unroll 1
+        for (int32_t head = p.first; head < p.end; head += BATCH) {
+            if (head != p.first) load(head);
+#pragma unroll
+            for (int i = 0; i < BATCH; i++)
+                if (head + i < p.end)
+                    kf_item_store<TYPE>(to + (head + i) * a.y.stride[1], a.y.type, a.y.size, place, a.D,
+                                        a.turns.pairing, held[i], turn);
+        }
     }
 }
 
@@ -50,9 +48,9 @@ __global__ void __launch_bounds__(KF_ROPE_THREADS) kf_rope_kernel(const __grid_c
     { type, 1, KF_ROPE_THREADS, (const void *)kf_rope_kernel<type>, name }
 
 extern "C" const kf_cuda_rows_kernel kf_cuda_rope_kernels[] = {
-    KERNEL(KF_ROW_F32, "tiles of positions with all heads, 16-byte chunks"),
-    KERNEL(KF_ROW_F16, "tiles of positions with all heads, 16-byte chunks"),
-    KERNEL(KF_ROW_BF16, "tiles of positions with all heads, 16-byte chunks"),
-    KERNEL(0, "tiles of positions with all heads, any dtypes and addresses"),
+    KERNEL(KF_ROW_F32, "16-byte chunks of some heads at a position"),
+    KERNEL(KF_ROW_F16, "16-byte chunks of some heads at a position"),
+    KERNEL(KF_ROW_BF16, "16-byte chunks of some heads at a position"),
+    KERNEL(0, "elements of some heads at a position, any dtypes and addresses"),
     {},
 };

@@ -22,7 +22,8 @@ enum {
     KF_ROWS_SINGLES = 8,
     KF_ROWS_THREADS = 128, // of a block that holds several rows
     KF_ROWS_BLOCK = 512,   // most threads of a block that holds one row: leaves each 128 registers
-    KF_ROWS_CHUNKS = 4,    // most chunks that a thread keeps
+    KF_ROWS_CHUNKS = 4,    // most chunks that a thread keeps as floats
+    KF_ROWS_WIDE = 8,      // chunks that a thread keeps as they were read
     KF_ROWS_CLUSTER = 8    // most blocks of a cluster on every Hopper
 };
 
@@ -93,7 +94,14 @@ typedef struct kf_cuda_heads {
     int32_t type, size;
 } kf_cuda_heads;
 
-enum { KF_ROPE_TILE = 8, KF_ROPE_MOST_PAIRS = 128 }; // positions of a block at most; half of the largest rope.dims
+enum { KF_ROPE_MOST_PAIRS = 128 }; // half of the largest rope.dims
+
+// How rows of heads are dealt out: a thread has one item of `heads` heads at one position; `slots` such rows a block.
+typedef struct kf_cuda_rope_deal {
+    uint32_t N, positions; // positions: B N
+    int32_t H, heads;
+    int32_t items, slots; // threads of a slot: the items of a row, or of its pieces
+} kf_cuda_rope_deal;
 
 // The angles of positions, and which pairs turn.
 typedef struct kf_cuda_turns {
@@ -107,20 +115,18 @@ typedef struct kf_cuda_turns {
 
 typedef struct kf_cuda_rope {
     kf_cuda_turns turns;
+    kf_cuda_rope_deal deal;
     kf_cuda_heads x, y;
-    int64_t N, positions; // positions: B N
-    int32_t H, D, shift;  // 2^shift positions a block
-    int32_t items;        // of a head's row: pairs of chunks
+    int32_t D, items; // items: of a head's row, pairs of chunks
 } kf_cuda_rope;
 
 typedef struct kf_cuda_kv_append {
     kf_cuda_turns turns; // without positions: those of the slots
+    kf_cuda_rope_deal deal;
     kf_cuda_heads k, v, k_cache, v_cache;
     const char *slots; // NULL: 0
     int64_t slot_stride, capacity;
-    int64_t N, positions;
-    int32_t slots_wide;
-    int32_t H, D, Dv, shift;
+    int32_t slots_wide, D, Dv;
     int32_t k_items, v_items;
 } kf_cuda_kv_append;
 
