@@ -17,6 +17,7 @@ import math
 import pathlib
 import statistics
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 REPORTS = ROOT / "reports"
@@ -37,6 +38,8 @@ TITLES = {
     "h200/studies/triton_flash_attention.json": ("Study: FlashAttention-2 in Triton", ""),
     "h200/studies/triton_decode.json": ("Study: split decode in Triton", "The sweep over G, the number of splits."),
     "h200/studies/cuda_graph_decode.json": ("Study: a decode step as a CUDA graph", "Tokens a second of one stream."),
+    "h200/studies/online_softmax.json": ("Study: softmax in Triton", "One row a program, long rows by the online loop."),
+    "h200/studies/flashinfer_walkthrough.json": ("Study: FlashInfer, step by step", "What each step of the walkthrough found."),
     "h200/studies/lineage.json": (
         "Study: what each refinement is worth",
         "Time with one refinement taken back, over the kernel as it is.",
@@ -304,9 +307,26 @@ def of_bench(rows):
 
 def of_tokens(rows):
     groups = [(label(row), row["tokens_per_s"]) for row in rows]
+    plot = bars("Decoding, one stream", "tokens/s", groups)
+    if all("ways" in row for row in rows):
+        keys = ("tokens_per_s", "step_us", "replay_us", "kernels", "kernel_us", "share_of_limit")
+        body = [
+            [label(row), name] + [number(way.get(key)) for key in keys] for row in rows for name, way in row["ways"].items()
+        ]
+        return [plot], ["model", "way", "tokens/s", "step, µs", "replay, µs", "kernels", "their time, µs", "of the limit"], body
     names = list(dict.fromkeys(name for _, values in groups for name in values))
     body = [[name] + [number(values.get(key)) for key in names] for name, values in groups]
-    return [bars("Decoding, one stream", "tokens/s", groups)], ["model"] + names, body
+    return [plot], ["model"] + names, body
+
+
+def of_findings(rows):
+    """Steps of an experiment and what each found."""
+    body = [
+        [row.get("step", row.get("op", "")), what, textwrap.shorten(str(number(value)), 80, placeholder=" …")]
+        for row in rows
+        for what, value in row["found"].items()
+    ]
+    return [], ["step", "what", "found"], body
 
 
 def of_pair(rows):
@@ -356,6 +376,8 @@ def shown(rows):
         return of_bench(rows)
     if "llama_cpp" in first:
         return of_pair(rows)
+    if isinstance(first.get("found"), dict):
+        return of_findings(rows)
     if "rows_together" in first:
         return of_rescale(rows)
     return of_anything(rows)
