@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 from keyfold.peers import report
+from keyfold.peers.timing import ceilings
 
 from ..benching import begin
 from . import trace
@@ -173,7 +174,8 @@ def main():
     torch._inductor.config.fx_graph_cache = True
     for name in options.models.split(",") if options.models else SHAPES:
         print(f"-- {name}", flush=True)
-        row = finish({**measure(name, options, torch), **source}, source["copy_TB_s"])
+        row = {**measure(name, options, torch), **source, **ceilings(place)}
+        row = finish(row, row["copy_TB_s"])
         rows.append(row)
         print(show(row), row["left_out"] or "", flush=True)
         if options.json:

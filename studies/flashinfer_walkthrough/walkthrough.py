@@ -232,9 +232,13 @@ def stale(library):
 
 
 def workspace(library):
-    """The bytes of the float workspace that a run writes: none without splits, states of the splits with them."""
+    """The bytes of the float workspace that a run writes: an output and an LSE for each part of a sequence."""
     found = {}
-    for name, lengths in (("one sequence of 8192 keys", [8192]), ("64 sequences of 512 keys", [512] * 64)):
+    for name, lengths in (
+        ("one sequence of 8192 keys", [8192]),
+        ("64 sequences of 512 keys", [512] * 64),
+        ("256 sequences of 64 keys", [64] * 256),
+    ):
         cache = Cache(lengths)
         memory = torch.full((WORKSPACE,), 0xAB, dtype=torch.uint8, device="cuda")
         wrapper = decoder(library, memory)
