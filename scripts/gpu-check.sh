@@ -7,7 +7,8 @@
 #
 # What a stage prints goes to reports/GPU/STAGE.txt, GPU being the device's name ("h200"). A stage that passed is not run again by
 # itself; one that failed or was interrupted is. Each has a time limit, in seconds, which LIMIT_STAGE=N sets (LIMIT_verify=3600). Other
-# settings: KEYFOLD (an existing command, which is taken in the place of building one), PROCESSES, OUT (the folder of the reports), COMMIT (where
+# settings: KEYFOLD (an existing command, which is taken in the place of building one), MUTANTS (a folder of programs, likewise, from
+# `tests/mutants.sh --cuda-build`), PROCESSES, OUT (the folder of the reports), COMMIT (where
 # this folder is no clone).
 #
 #   build      the library, the command, for this machine's architectures
@@ -17,6 +18,7 @@
 #   sequences  chains of kernels in every mode of launch, bound anew, and in a graph of the caller's
 #   devices    where there are two: all on the second one while the first is current; tensors and streams of the other one
 #   memcheck racecheck initcheck synccheck    compute-sanitizer over the smallest case of each kernel; "verify" comes first
+#   mutants    kernels that are broken on purpose, one line at a time: verify must notice each
 #   model      a model's logits against the CPU's, and what a token's step costs, with random weights in the shapes of three models
 #   bench      speed beside the device's ceilings
 #   peers      speed beside other libraries, and what was asked of it
@@ -26,7 +28,7 @@ cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
 PROCESSES=${PROCESSES:-$(nproc 2>/dev/null || echo 4)}
 [ "$PROCESSES" -le 16 ] || PROCESSES=16
-stages="build verify large sequences devices memcheck racecheck initcheck synccheck model bench peers profile"
+stages="build verify large sequences devices memcheck racecheck initcheck synccheck mutants model bench peers profile"
 
 command -v nvidia-smi >/dev/null || { echo "gpu-check: there is no nvidia-smi, so no GPU"; exit 1; }
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader -i 0 | sed 's/^NVIDIA //' | tr 'A-Z ' 'a-z-')
@@ -43,7 +45,7 @@ held_to() { [ "$1" = here ] || echo "--isa $1"; }
 limit_of() {
     eval "limit=\${LIMIT_$1:-}"
     case $1 in
-        build) echo "${limit:-1800}" ;;
+        build | mutants) echo "${limit:-1800}" ;;
         verify) echo "${limit:-3600}" ;;
         *) echo "${limit:-1200}" ;;
     esac
@@ -165,6 +167,15 @@ stage_memcheck() { sanitizer memcheck --leak-check no; }
 stage_racecheck() { sanitizer racecheck; }
 stage_initcheck() { sanitizer initcheck; }
 stage_synccheck() { sanitizer synccheck; }
+
+stage_mutants() {
+    if [ -n "${MUTANTS:-}" ]; then
+        set -- --cuda-run "$MUTANTS"
+    else
+        set -- --cuda
+    fi
+    KEYFOLD_BUILD=$build timeout "$(limit_of mutants)" sh tests/mutants.sh "$@"
+}
 
 # Every row of a report says where it is from.
 stage_bench() {

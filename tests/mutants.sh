@@ -6,43 +6,65 @@
 #   sh tests/mutants.sh --quick      at least one for each operation (the default)
 #   sh tests/mutants.sh --all        all of them
 #   sh tests/mutants.sh NAME ...     those
+#   sh tests/mutants.sh --cuda       the CUDA kernels': needs nvcc and a device
+#   sh tests/mutants.sh --cuda-build DIR, then, where the device is: sh tests/mutants.sh --cuda-run DIR
 #
 # A mutant is a line at the end of this file: the file, a text that must stand in it exactly once, what to put there instead, and the
 # case of verify that must fail. Everything happens in a copy of the tree under BUILD/mutants (BUILD: KEYFOLD_BUILD, or build), compiled
 # with little optimisation. With 77 as exit status nothing could be run here.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+step=both keep=
+case ${1:-} in
+    --cuda-build | --cuda-run) step=${1#--cuda-} keep=${2:?the folder of the programs} ;;
+esac
 work=${KEYFOLD_BUILD:-build}/mutants
-mkdir -p "$work" && work=$(cd "$work" && pwd) || exit 1
+mkdir -p "$work" "${keep:=$work/programs}" && work=$(cd "$work" && pwd) && keep=$(cd "$keep" && pwd) || exit 1
 tree=$work/tree
 build=$work/build
 pristine=$work/pristine
 jobs=$(nproc 2>/dev/null || echo 2)
-isa=
+under=
 asked=$*
 wanted=quick
-[ "${1:-}" = --all ] && wanted=all && asked=
-[ "${1:-}" = --quick ] && asked=
+case ${1:-} in
+    --all) wanted=all asked= ;;
+    --quick) asked= ;;
+    --cuda*) wanted=cuda asked= ;;
+esac
 caught=0 missed=0
 
 say() { printf '%s\n' "$*"; }
 
 compile() { cmake --build "$build" --target keyfold_command -j "$jobs" >"$work/build.log" 2>&1; }
 
-verify() { timeout 300 "$build/keyfold" verify --quick --isa "$isa" --case "$1" >"$work/verify.log" 2>&1; }
+# verify PROGRAM CASE
+verify() {
+    # shellcheck disable=SC2086
+    timeout 300 "$keep/$1" verify --quick $under --case "$2" >"$work/verify.log" 2>&1
+}
+
+# The device's architecture, and no other.
+cuda_options() {
+    arch=${KEYFOLD_ARCH:-$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader -i 0 | tr -d .)}
+    [ "$arch" != 90 ] || arch=90a
+    echo "-DKEYFOLD_CUDA=ON -DKEYFOLD_CUDA_ARCHITECTURES=$arch"
+}
 
 # A copy of the tree, built once, and a copy of that build: each mutant starts from it, so that only what it changes is compiled.
 prepare() {
+    options=
+    [ "$wanted" != cuda ] || options=$(cuda_options)
     rm -rf "$work/tree" "$work/build" "$work/pristine"
     mkdir -p "$tree"
     cp -pR CMakeLists.txt cmake include python src tools "$tree"/ || return 1
-    cmake -S "$tree" -B "$build" -DKEYFOLD_TESTS=OFF -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS_RELEASE=-O1 >"$work/build.log" 2>&1 && compile || {
+    # shellcheck disable=SC2086
+    cmake -S "$tree" -B "$build" -DKEYFOLD_TESTS=OFF -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS_RELEASE=-O1 $options >"$work/build.log" 2>&1 && compile || {
         tail -n 30 "$work/build.log"
         return 1
     }
     cp -pR "$build" "$pristine"
-    isa=$("$build/keyfold" info --json | sed -n 's/.*"isa_highest": "\([a-z0-9]*\)".*/\1/p')
-    [ -n "$isa" ]
+    cp -p "$build/keyfold" "$keep/pristine"
 }
 
 # Makes the change; fails unless the text stands in the file exactly once.
@@ -66,37 +88,76 @@ restore() {
     rm -rf "$build" && cp -pR "$pristine" "$build"
 }
 
-# mutant quick|slow NAME FILE TEXT INSTEAD CASE
+wrong() {
+    say "WRONG    $1: $2"
+    missed=$((missed + 1))
+}
+
+# make NAME FILE UNIT TEXT INSTEAD: the program with that change. FILE is what stands in the tree; UNIT, if not the same, includes it and is
+# the one unit that gets the change: headers of kernels are part of many, which take minutes.
+make_mutant() {
+    file=$2
+    if [ "$3" != "$2" ]; then
+        file=${2%/*}/mutant.${2##*.}
+        cp "$tree/$2" "$tree/$file" && change "$tree/$3" "\"${2#src/}\"" "\"${file#src/}\"" || { wrong "$1" "$3 does not include $2 once"; return 1; }
+    fi
+    if ! change "$tree/$file" "$4" "$5"; then
+        wrong "$1" "\"$4\" does not stand in $2 exactly once"
+    elif ! compile; then
+        wrong "$1" "does not compile"
+        grep error "$work/build.log" | head -n 5
+    else
+        cp -p "$build/keyfold" "$keep/$1" && made=$1
+    fi
+    [ "$file" = "$2" ] || rm -f "$tree/$file"
+    restore "$3"
+    [ "$made" = "$1" ]
+}
+
+# judge NAME CASE
+judge() {
+    if ! verify pristine "$2"; then
+        wrong "$1" "$2 fails without the change, or is not there"
+    elif verify "$1" "$2"; then
+        say "MISSED   $1: $2 passes"
+        missed=$((missed + 1))
+    else
+        say "caught   $1: $(grep -v '^ *$' "$work/verify.log" | sed -n 2p | sed 's/^ *//')"
+        caught=$((caught + 1))
+    fi
+    [ "$step" = run ] || rm -f "$keep/$1"
+}
+
+# mutant quick|slow|cuda NAME FILE TEXT INSTEAD CASE [UNIT]
 mutant() {
     if [ -n "$asked" ]; then
         case " $asked " in *" $2 "*) ;; *) return ;; esac
-    elif [ "$wanted" = quick ] && [ "$1" != quick ]; then
-        return
-    fi
-    if ! verify "$6"; then
-        say "WRONG    $2: $6 fails without the change, or is not there"
-        missed=$((missed + 1))
-        return
-    fi
-    if ! change "$tree/$3" "$4" "$5"; then
-        say "WRONG    $2: \"$4\" does not stand in $3 exactly once"
-        missed=$((missed + 1))
-    elif ! compile; then
-        say "WRONG    $2: does not compile"
-        grep error "$work/build.log" | head -n 5
-        missed=$((missed + 1))
-    elif verify "$6"; then
-        say "MISSED   $2: $6 passes"
-        missed=$((missed + 1))
     else
-        say "caught   $2: $(sed -n 2p "$work/verify.log" | sed 's/^ *//')"
-        caught=$((caught + 1))
+        case $wanted-$1 in quick-quick | all-quick | all-slow | cuda-cuda) ;; *) return ;; esac
     fi
-    restore "$3"
+    made=
+    if [ "$step" = run ]; then
+        [ -x "$keep/$2" ] && made=$2 || wrong "$2" "was not built"
+    else
+        make_mutant "$2" "$3" "${7:-$3}" "$4" "$5"
+    fi
+    if [ "$made" = "$2" ] && [ "$step" = build ]; then
+        say "built    $2"
+    elif [ "$made" = "$2" ]; then
+        judge "$2" "$6"
+    fi
 }
 
-command -v cmake >/dev/null || { say "skip: cmake is not here"; exit 77; }
-prepare || { say "the tree does not build"; exit 1; }
+if [ "$step" != run ]; then
+    command -v cmake >/dev/null || { say "skip: cmake is not here"; exit 77; }
+    [ "$wanted" != cuda ] || command -v nvcc >/dev/null || { say "skip: nvcc is not here"; exit 77; }
+    prepare || { say "the tree does not build"; exit 1; }
+fi
+if [ "$wanted" = cuda ]; then
+    under="--backend cuda"
+else
+    under="--isa $("$keep/pristine" info --json | sed -n 's/.*"isa_highest": "\([a-z0-9]*\)".*/\1/p')"
+fi
 
 # ------------------------------------------------------------------------------------------------- the mask
 mutant quick causal-bound src/math/mask.h \
@@ -224,5 +285,45 @@ mutant slow packed-codes src/cpu/pack.c \
     'word |= (read32(code + 4 * g) >> 4 & one) << g;' 'word |= (read32(code + 4 * g) >> 4 & one) << (7 - g);' \
     linear/q5_0/packed-exact
 
+# ------------------------------------------------------------------------------------------------------ CUDA kernels
+mutant cuda cuda-masked-tile src/cuda/prefill.cuh \
+    'const bool partial = t >= f1 || t < f0;' 'const bool partial = t < f0;' \
+    attention/shape/1x8x2048x64 src/cuda/prefill_64.cu
+mutant cuda cuda-decode-sum src/cuda/decode.cuh \
+    'x.d[half] += p0 + p1;' 'x.d[half] = p0 + p1;' \
+    attention/decode src/cuda/decode_64.cu
+mutant cuda cuda-split-weight src/cuda/merge.cu \
+    'd = fmaf(weight, part.y, d);' 'd += part.y;' \
+    attention/decode
+mutant cuda cuda-softmax-rescale src/cuda/softmax.cu \
+    'if (most > m) d *= weight_of(m, most), m = most;' 'if (most > m) m = most;' \
+    softmax/long
+mutant cuda cuda-softmax-blocks src/cuda/softmax.cu \
+    '*d += room.from[rank].y * weight_of(room.from[rank].x, *m);' '*d += room.from[rank].y;' \
+    softmax/fixed-split
+mutant cuda cuda-rmsnorm-offset src/cuda/rmsnorm.cu \
+    's[i][e] *= a.weight_offset + w[e];' 's[i][e] *= w[e];' \
+    rmsnorm/gemma
+mutant cuda cuda-swiglu-sign src/cuda/swiglu.cu \
+    '(gate >= 0.0f ? s : t * s)' '(gate >= 0.0f ? s : s)' \
+    swiglu/separate
+mutant cuda cuda-rope-sign src/cuda/rope.cuh \
+    'fmaf(-b, t.y, a * t.x)' 'fmaf(b, t.y, a * t.x)' \
+    rope/neox src/cuda/rope.cu
+mutant cuda cuda-append-capacity src/cuda/kv_append.cu \
+    'first <= a.capacity - a.deal.N' 'first <= a.capacity' \
+    kv_append/past-the-cache
+mutant cuda cuda-merge-states src/cuda/merge_states.cu \
+    'sum[e] = fmaf(weight, v[e], sum[e]);' 'sum[e] += v[e];' \
+    merge_states/two-parts
+mutant cuda cuda-linear-ring src/cuda/linear_stream.cuh \
+    'if (++slot == a.ring) slot = 0;' 'if (++slot > a.ring) slot = 0;' \
+    linear/bf16 src/cuda/linear_stream_dense.cu
+
+if [ "$step" = build ]; then
+    say "mutants: $missed not built"
+    [ "$missed" -eq 0 ]
+    exit
+fi
 say "mutants: $caught caught, $missed not"
 [ "$missed" -eq 0 ] && [ "$caught" -gt 0 ]

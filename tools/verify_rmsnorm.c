@@ -151,12 +151,13 @@ void verify_rmsnorm(verify_run *run) {
             verify_case(run, check_rmsnorm, &row, "rmsnorm/many-rows%s/%lld/%s", row.residual ? "-residual" : "",
                         (long long)row.n, row.x);
         }
-        for (int n = 0; n < 4; n++) { // squares that overflow or vanish in fp32, though the values do not
-            rmsnorm_case row = {.rows = {1, 3}, .n = n % 2 ? 4096 : 52, .residual = true, .weight = "x"};
+        for (int n = 0; n < 6; n++) { // squares that overflow or vanish in fp32, though the values do not
+            rmsnorm_case row = {
+                .rows = {1, 3}, .n = (const int64_t[]){52, 4096, 40960}[n % 3], .residual = true, .weight = "x"};
             if (d == 1) break;
-            row.deviation = n / 2 ? 1e-30 : 1e30;
+            row.deviation = n / 3 ? 1e-30 : 1e30;
             set_dtypes(&row, DTYPES[d], DTYPES[d]);
-            verify_case(run, check_rmsnorm, &row, "rmsnorm/squares-%s/%lld/%s", n / 2 ? "vanish" : "overflow",
+            verify_case(run, check_rmsnorm, &row, "rmsnorm/squares-%s/%lld/%s", n / 3 ? "vanish" : "overflow",
                         (long long)row.n, row.x);
         }
     }

@@ -12,7 +12,7 @@
 
 enum { THREADS = 128, PIECE = KF_ROWS_PIECE };
 
-__global__ void __launch_bounds__(THREADS) kf_merge_states_kernel(const __grid_constant__ kf_cuda_merge_states a) {
+__global__ void __launch_bounds__(THREADS, 1) kf_merge_states_kernel(const __grid_constant__ kf_cuda_merge_states a) {
     const uint32_t index = blockIdx.x * THREADS + threadIdx.x;
     const kf_cuda_rows_view &o_parts = a.view[0], &lse_parts = a.view[1], &o = a.view[2], &lse = a.view[3];
     kf_launch_dependents();

@@ -3,10 +3,10 @@
 // RMSNorm with or without the residual's addition: s = x + residual, y = s rsqrt(mean s^2 + eps) (offset + weight).
 //
 // A row stays in the registers of its threads between the sum of squares and the product with the weights, so that each
-// byte moves once: x, residual, sum and y. The threads are a part of a warp, or a block of up to 512, each with as few chunks
-// as that allows. All loads of x and residual are sent before the first of them is used; weights are asked for before the
-// wait for the kernel before this one, and come from L1 and L2 after a multiprocessor's first rows. Rows longer than
-// registers hold are read a second time.
+// byte moves once: x, residual, sum and y. The threads are a part of a warp, a block of up to 512, each with as few chunks as
+// that allows, or on Hopper a cluster of such blocks, which send each other their sums. All loads of x and residual are sent before the first of them is used; weights are asked for before the
+// wait for the kernel before this one, and come from L1 and L2 after a multiprocessor's first rows. Rows that registers do
+// not hold are read a second time.
 //
 // Operations per element: an addition, a multiply-add, two products, conversions: an eighth of what a multiprocessor does
 // while the bytes arrive.
@@ -31,17 +31,21 @@ __device__ __forceinline__ float inverse_of(const kf_cuda_rmsnorm &a, float squa
     return eps == INFINITY ? kf_scale_by_power(rsqrtf(a.eps), power) : rsqrtf(fmaf(squares, a.inverse_n, eps));
 }
 
+// Kernels whose rows may be shared by the blocks of a cluster.
+template <int TYPE, int CHUNKS> constexpr bool may_share = TYPE != 0 && CHUNKS == KF_RMSNORM_SHARED;
+
 // A row whose squares overflow or vanish: s is multiplied by the power of two that brings its largest element into [1, 2),
 // and the squares are formed again. Rows that share a warp go together; the others are left as they are.
 template <int TYPE, int CHUNKS>
-__device__ __forceinline__ float rescue(const kf_cuda_rmsnorm &a, int32_t group, bool lost, float inverse,
-                                        float (&s)[CHUNKS][kf_step<TYPE>], kf_row_room &first, kf_row_room &second) {
+__device__ __forceinline__ float rescue(const kf_cuda_rmsnorm &a, const kf_row_part &p, int32_t cluster, bool lost,
+                                        float inverse, float (&s)[CHUNKS][kf_step<TYPE>], kf_row_room (&room)[3],
+                                        kf_cluster_room (&others)[3]) {
     float most = 0.0f, squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++)
 #pragma unroll
         for (int e = 0; e < kf_step<TYPE>; e++) most = fmaxf(most, fabsf(s[i][e]));
-    most = kf_row_reduce<kf_most>(most, group, first);
+    most = kf_row_reduce_all<kf_most>(most, p, cluster, room[1], others[1]);
     lost = lost && most > 0.0f && most < INFINITY;
     const int power = lost ? power_of(most) : 0;
 #pragma unroll
@@ -51,7 +55,7 @@ __device__ __forceinline__ float rescue(const kf_cuda_rmsnorm &a, int32_t group,
             s[i][e] = kf_scale_by_power(s[i][e], -power);
             squares = fmaf(s[i][e], s[i][e], squares);
         }
-    squares = kf_row_reduce<kf_add>(squares, group, second);
+    squares = kf_row_reduce_all<kf_add>(squares, p, cluster, room[2], others[2]);
     return lost ? inverse_of(a, squares, power) : inverse;
 }
 
@@ -65,8 +69,10 @@ template <int TYPE, int CHUNKS> __device__ __forceinline__ void round_all(float 
 // s, whole -> s * inverse, rounded where `cast` says so. Stores the sum on the way.
 template <int TYPE, int CHUNKS>
 __device__ __forceinline__ void normalise(const kf_cuda_rmsnorm &a, const kf_row_part &p, char *sum,
-                                          float (&s)[CHUNKS][kf_step<TYPE>], kf_row_room (&room)[3]) {
+                                          float (&s)[CHUNKS][kf_step<TYPE>], kf_row_room (&room)[3],
+                                          kf_cluster_room (&others)[3]) {
     const kf_cuda_rows_view &x = a.view[0], &sums = a.view[3];
+    const int32_t cluster = may_share<TYPE, CHUNKS> ? a.rows.cluster : 1;
     if (TYPE != KF_ROW_F32 && a.cast != KF_CAST_END) round_all<TYPE, CHUNKS>(s, sums.data ? sums.type : x.type);
     float squares = 0.0f;
 #pragma unroll
@@ -74,11 +80,12 @@ __device__ __forceinline__ void normalise(const kf_cuda_rmsnorm &a, const kf_row
 #pragma unroll
         for (int e = 0; e < kf_step<TYPE>; e++) squares = fmaf(s[i][e], s[i][e], squares);
     if (sums.data) kf_row_store<TYPE, CHUNKS>(sum, sums.type, sums.size, p, s);
-    squares = kf_row_reduce<kf_add>(squares, p.group, room[0]);
+    kf_cluster_ready(cluster);
+    squares = kf_row_reduce_all<kf_add>(squares, p, cluster, room[0], others[0]);
     float inverse = rsqrtf(fmaf(squares, a.inverse_n, a.eps));
     const bool lost = squares_lost(squares, a.eps);
     if (__builtin_expect(__any_sync(0xffffffffu, lost), 0))
-        inverse = rescue<TYPE, CHUNKS>(a, p.group, lost, inverse, s, room[1], room[2]);
+        inverse = rescue<TYPE, CHUNKS>(a, p, cluster, lost, inverse, s, room, others);
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++)
 #pragma unroll
@@ -145,12 +152,14 @@ __device__ __forceinline__ void store_y(char *row, const kf_cuda_rows_view &y, c
 }
 
 template <int TYPE, int CHUNKS>
-__global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_kernel(const __grid_constant__ kf_cuda_rmsnorm a) {
+__global__ void __launch_bounds__(KF_ROWS_BLOCK, TYPE == 0)
+    kf_rmsnorm_kernel(const __grid_constant__ kf_cuda_rmsnorm a) {
     __shared__ kf_row_room room[3];
+    __shared__ kf_cluster_room others[3];
     const kf_row_part p = kf_row_find<TYPE, CHUNKS>(a.rows);
     const kf_cuda_rows_view &x = a.view[0], &residual = a.view[1], &y = a.view[2], &sum = a.view[3];
     int64_t offset[4];
-    kf_launch_dependents();
+    if (may_share<TYPE, CHUNKS>) kf_cluster_begin(others, a.rows.cluster);
     uint4 weight[CHUNKS];
     if constexpr (TYPE != 0) load_weights<TYPE, CHUNKS>(weight, a, p);
     kf_row_offsets(a.rows, a.view, p.there ? p.row : 0, offset);
@@ -171,7 +180,9 @@ __global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_rmsnorm_kernel(const __grid_
 #pragma unroll
             for (int e = 0; e < kf_step<TYPE>; e++) s[i][e] = residual.data ? s[i][e] + r[i][e] : s[i][e];
     }
-    normalise<TYPE, CHUNKS>(a, p, sum.data + offset[3], s, room);
+    // When the row is there, not before: blocks of the next kernel that already wait make these slower.
+    kf_launch_dependents();
+    normalise<TYPE, CHUNKS>(a, p, sum.data + offset[3], s, room, others);
     if constexpr (TYPE != 0) {
         apply_weights<TYPE, CHUNKS>(s, a, weight);
     } else if (a.weight) {

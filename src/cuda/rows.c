@@ -101,9 +101,9 @@ typedef struct deal {
     int32_t group, cluster, chunks;
 } deal;
 typedef struct taste {
-    int32_t chunks;  // that a thread keeps; more where a block of `threads` does not suffice
-    int32_t threads; // of a block
-    bool clusters;   // where even KF_ROWS_CHUNKS chunks do not: several blocks a row
+    int32_t chunks, most; // that a thread keeps; more, up to `most`, where a block of `threads` does not suffice
+    int32_t threads;      // of a block; KF_ROWS_BLOCK where even `most` chunks do not
+    int32_t shared_most;  // `most` where blocks of a cluster share what is longer still; 0: they do not
 } taste;
 
 // Chosen by the row's length alone, so that a row's bits do not depend on how many there are. false: too long for registers.
@@ -116,10 +116,12 @@ static bool deal_rows(const kf_cuda_device *device, int64_t n, int64_t step, con
         d->chunks = steps <= WARP ? 1 : steps <= 2 * WARP ? 2 : KF_ROWS_CHUNKS;
         return true;
     }
-    while (d->chunks < KF_ROWS_CHUNKS && steps > (int64_t)like->threads * d->chunks) d->chunks *= 2;
+    const bool shared = like->shared_most > 0 && kf_cuda_is_hopper(device);
+    while (d->chunks < (shared ? like->shared_most : like->most) && steps > (int64_t)like->threads * d->chunks)
+        d->chunks *= 2;
     int64_t threads = kf_cuda_divide_up(steps, d->chunks);
-    if (like->clusters && kf_cuda_is_hopper(device))
-        while (d->cluster < KF_ROWS_CLUSTER && kf_cuda_divide_up(threads, d->cluster) > like->threads) d->cluster *= 2;
+    while (shared && d->cluster < KF_ROWS_CLUSTER && kf_cuda_divide_up(threads, d->cluster) > KF_ROWS_BLOCK)
+        d->cluster *= 2;
     threads = kf_cuda_divide_up(threads, d->cluster);
     d->group = (int32_t)(kf_cuda_divide_up(threads, WARP) * WARP);
     return threads <= KF_ROWS_BLOCK;
@@ -130,17 +132,11 @@ static int64_t rows_together(const deal *d) { return d->group <= WARP ? KF_ROWS_
 
 static int64_t blocks_of(const deal *d, int64_t rows) { return kf_cuda_divide_up(rows, rows_together(d)) * d->cluster; }
 
-// Loads what tensors of these dtypes may want of a table, by the rows' length.
+// Loads what rows dealt out like this want of a table.
 static kf_status prepare_rows(const kf_op *op, const char *name, const kf_cuda_rows_kernel *table, int type,
-                              int64_t rows, int64_t n, const taste *like) {
-    const int types[2] = {0, type};
-    for (int i = 0; i < (type ? 2 : 1); i++) {
-        deal d;
-        deal_rows(kf_cuda(op->context), n, step_of(types[i]), like, &d);
-        KF_TRY(kf_cuda_rows_check_blocks(name, blocks_of(&d, rows)));
-        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(table, types[i], d.chunks), 0, name));
-    }
-    return KF_OK;
+                              const deal *d, int64_t rows) {
+    KF_TRY(kf_cuda_rows_check_blocks(name, blocks_of(d, rows)));
+    return kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(table, type, d->chunks), 0, name);
 }
 
 static void set_rows(kf_cuda_rows *r, const deal *d, int64_t rows, int64_t n) {
@@ -180,9 +176,13 @@ enum {
     SEGMENTS_PER_PROCESSOR = 4, // blocks that share a multiprocessor
 };
 
-// 32 elements a thread (fp32: 16), for an exponential takes as long as its bytes: with fewer, more threads wait for a row's
-// end. Blocks of a cluster share a row that one block does not hold.
-static const taste softmax_taste = {.chunks = 4, .threads = KF_ROWS_BLOCK, .clusters = true};
+// Of the kernels of any dtypes and of those of one. 32 elements a thread (fp32: 16), for an exponential takes as long as its
+// bytes: with fewer, more threads wait for a row's end. From 8192 elements on (fp32: 4096) a thread keeps twice as many, as they
+// were read, before a block has more threads, and these before blocks share a row.
+enum { SOFTMAX_THREADS = 256 };
+static const taste softmax_tastes[2] = {
+    {.chunks = KF_ROWS_CHUNKS, .most = KF_ROWS_CHUNKS, .threads = SOFTMAX_THREADS},
+    {.chunks = KF_ROWS_CHUNKS, .most = KF_ROWS_WIDE, .threads = SOFTMAX_THREADS, .shared_most = KF_ROWS_WIDE}};
 
 static int softmax_type(const kf_softmax_problem *p) { return common_type((const kf_view *const[]){&p->x, &p->y}, 2); }
 
@@ -195,33 +195,45 @@ static void cut_long_rows(const kf_op *op, softmax_plan *plan) {
     plan->segments = kf_cuda_divide_up(p->options.n, plan->segment);
 }
 
-// Rows that need a cluster, and of which there are so few that x stays in L2, are read twice: that spreads them over all
-// multiprocessors. (Not where a row's bits must not depend on their number.)
+// Long rows of which there are so few that x stays in L2 are read twice: that spreads them over all multiprocessors. (Not
+// where a row's bits must not depend on their number.)
 static bool better_in_segments(const kf_op *op, const deal *d) {
     const kf_softmax_problem *p = &op->problem.softmax;
-    return d->cluster > 1 && !op->context->info.fixed_split &&
+    const bool long_row = (int64_t)d->chunks * d->group * d->cluster > KF_ROWS_CHUNKS * KF_ROWS_BLOCK;
+    return long_row && !op->context->info.fixed_split &&
            p->options.rows * p->options.n * kf_type_size(p->x.type) <= kf_cuda(op->context)->l2_bytes / 2;
+}
+
+// Whether kernels of this dtype (0: any) keep a row in registers, and how it is dealt out then.
+static bool softmax_in_registers(const kf_op *op, int type, deal *d) {
+    const taste *like = &softmax_tastes[type ? 1 : 0];
+    return deal_rows(kf_cuda(op->context), op->problem.softmax.options.n, step_of(type), like, d) &&
+           !better_in_segments(op, d);
+}
+
+// Where rows do not stay in registers: their segments.
+static kf_status prepare_segments(kf_op *op, int type) {
+    softmax_plan *plan = (softmax_plan *)op->plan.word;
+    const int64_t rows = op->problem.softmax.options.rows;
+    cut_long_rows(op, plan);
+    op->plan.shared_bytes = (size_t)(rows * plan->segments) * 2 * sizeof(float);
+    KF_TRY(kf_cuda_rows_check_blocks("softmax", rows * plan->segments));
+    KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_softmax_state_kernels, type, 0), 0, "softmax"));
+    return kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_softmax_apply_kernels, type, 0), 0, "softmax");
 }
 
 static kf_status plan_softmax(kf_op *op) {
     const kf_softmax_problem *p = &op->problem.softmax;
-    softmax_plan *plan = (softmax_plan *)op->plan.word;
-    const int type = softmax_type(p);
-    deal d;
+    const int types[2] = {0, softmax_type(p)};
     op->plan.phases = 1;
     if (p->options.rows == 0) return KF_OK;
     KF_TRY(check_rows("softmax", p->options.rows));
-    if (deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &softmax_taste, &d) && !better_in_segments(op, &d))
-        return prepare_rows(op, "softmax", kf_cuda_softmax_kernels, type, p->options.rows, p->options.n,
-                            &softmax_taste);
-    cut_long_rows(op, plan);
-    KF_TRY(kf_cuda_rows_check_blocks("softmax", p->options.rows * plan->segments));
-    op->plan.shared_bytes = (size_t)(p->options.rows * plan->segments) * 2 * sizeof(float);
-    for (int i = 0; i < (type ? 2 : 1); i++) {
-        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_softmax_state_kernels, i ? type : 0, 0), 0,
-                                    "softmax"));
-        KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(kf_cuda_softmax_apply_kernels, i ? type : 0, 0), 0,
-                                    "softmax"));
+    for (int i = 0; i < (types[1] ? 2 : 1); i++) {
+        deal d;
+        if (softmax_in_registers(op, types[i], &d))
+            KF_TRY(prepare_rows(op, "softmax", kf_cuda_softmax_kernels, types[i], &d, p->options.rows));
+        else
+            KF_TRY(prepare_segments(op, types[i]));
     }
     return KF_OK;
 }
@@ -236,10 +248,9 @@ kf_status kf_cuda_softmax_launch(const kf_op *op, char *workspace) {
     describe_rows(&a.rows, a.view, source, 3, p->x.ndim - 1, p->x.shape);
     const int same = softmax_type(p), type = all_aligned(views, 2, p->options.n, same) ? same : 0;
     deal d;
-    deal_rows(kf_cuda(op->context), p->options.n, step_of(type), &softmax_taste, &d);
+    const bool in_registers = softmax_in_registers(op, type, &d);
     set_rows(&a.rows, &d, p->options.rows, p->options.n);
-    if (!plan->segment)
-        return launch_rows(op, kf_cuda_softmax_kernels, type, &d, p->options.rows, &a, "softmax: launch");
+    if (in_registers) return launch_rows(op, kf_cuda_softmax_kernels, type, &d, p->options.rows, &a, "softmax: launch");
     a.states = (float *)(void *)workspace;
     const int64_t blocks = p->options.rows * plan->segments;
     KF_TRY(kf_cuda_rows_launch(op, kf_cuda_rows_find(kf_cuda_softmax_state_kernels, type, 0), blocks, &a,
@@ -253,7 +264,11 @@ kf_status kf_cuda_softmax_launch(const kf_op *op, char *workspace) {
 enum { RMSNORM_VIEWS = 4 };
 
 // As few chunks a thread as a block allows: a row then takes the least time, and a multiprocessor holds many threads.
-static const taste rmsnorm_taste = {.chunks = 1, .threads = KF_ROWS_BLOCK};
+// Longer rows of one dtype are shared by the blocks of a cluster, rather than that a thread keeps four chunks: their registers
+// would leave a multiprocessor one block.
+static const taste rmsnorm_tastes[2] = {
+    {.chunks = 1, .most = KF_ROWS_CHUNKS, .threads = KF_ROWS_BLOCK},
+    {.chunks = 1, .most = KF_ROWS_CHUNKS, .threads = KF_ROWS_BLOCK, .shared_most = KF_RMSNORM_SHARED}};
 
 // The dtype of all tensors. y may be of 16 bits beside others in fp32: so a model rounds what its products read and keeps its
 // residual stream.
@@ -263,19 +278,24 @@ static int rmsnorm_type(const kf_rmsnorm_problem *p) {
 }
 
 static bool deal_rmsnorm(const kf_op *op, int type, deal *d) {
-    return deal_rows(kf_cuda(op->context), op->problem.rmsnorm.options.n, step_of(type), &rmsnorm_taste, d);
+    return deal_rows(kf_cuda(op->context), op->problem.rmsnorm.options.n, step_of(type), &rmsnorm_tastes[type ? 1 : 0],
+                     d);
 }
 
 static kf_status plan_rmsnorm(kf_op *op) {
     const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
-    const int type = rmsnorm_type(p);
-    deal d;
+    const int types[2] = {0, rmsnorm_type(p)};
     op->plan.phases = 1;
     if (p->options.rows == 0 || p->options.n == 0) return KF_OK;
     KF_TRY(check_rows("rmsnorm", p->options.rows));
-    if (!deal_rmsnorm(op, type, &d))
-        return kf_cuda_rows_prepare(op->context, kf_cuda_rmsnorm_long_kernels, 0, "rmsnorm");
-    return prepare_rows(op, "rmsnorm", kf_cuda_rmsnorm_kernels, type, p->options.rows, p->options.n, &rmsnorm_taste);
+    for (int i = 0; i < (types[1] ? 2 : 1); i++) {
+        deal d;
+        if (deal_rmsnorm(op, types[i], &d))
+            KF_TRY(prepare_rows(op, "rmsnorm", kf_cuda_rmsnorm_kernels, types[i], &d, p->options.rows));
+        else
+            KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rmsnorm_long_kernels, 0, "rmsnorm"));
+    }
+    return KF_OK;
 }
 
 kf_status kf_cuda_rmsnorm_launch(const kf_op *op, char *workspace) {
@@ -294,8 +314,7 @@ kf_status kf_cuda_rmsnorm_launch(const kf_op *op, char *workspace) {
     describe_rows(&a.rows, a.view, source, RMSNORM_VIEWS, p->x.ndim - 1, p->x.shape);
     const int same = rmsnorm_type(p), type = all_aligned(views, RMSNORM_VIEWS + 1, p->options.n, same) ? same : 0;
     deal d;
-    const bool is_long = !deal_rmsnorm(op, same, &d); // as planned
-    deal_rmsnorm(op, type, &d);
+    const bool is_long = !deal_rmsnorm(op, type, &d);
     set_rows(&a.rows, &d, p->options.rows, p->options.n);
     if (is_long) return kf_cuda_rows_launch(op, kf_cuda_rmsnorm_long_kernels, p->options.rows, &a, "rmsnorm: launch");
     return launch_rows(op, kf_cuda_rmsnorm_kernels, type, &d, p->options.rows, &a, "rmsnorm: launch");

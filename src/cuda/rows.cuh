@@ -174,12 +174,14 @@ template <int TYPE> __device__ __forceinline__ bool kf_row_has(const kf_row_part
     return p.there && kf_row_at<TYPE>(p, chunk, e) < p.end;
 }
 
-// The thread's chunks as they are, zero where there are none. All loads of a kernel come before the first use of any.
+// The thread's chunks as they are, words of `fill` where there are none. All loads of a kernel come before the first use of
+// any.
 template <int TYPE, int CHUNKS>
-__device__ __forceinline__ void kf_row_load_raw(uint4 (&raw)[CHUNKS], const char *row, const kf_row_part &p) {
+__device__ __forceinline__ void kf_row_load_raw(uint4 (&raw)[CHUNKS], const char *row, const kf_row_part &p,
+                                                uint32_t fill = 0) {
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) {
-        raw[i] = make_uint4(0, 0, 0, 0);
+        raw[i] = make_uint4(fill, fill, fill, fill);
         if (kf_row_has<TYPE>(p, i, 0))
             raw[i] = kf_chunk_load(row + (int64_t)kf_row_at<TYPE>(p, i, 0) * (16 / kf_step<TYPE>));
     }
@@ -244,7 +246,6 @@ enum { KF_ROWS_WARPS = KF_ROWS_BLOCK / 32 };
 // One reduction's room in shared memory. Between two uses of one lies another reduction's barrier.
 struct kf_row_room {
     float warp[KF_ROWS_WARPS];
-    float block;
 };
 
 // Over the threads that share a row; all threads of the block call it.
@@ -262,30 +263,76 @@ template <class OP> __device__ __forceinline__ float kf_row_reduce(float x, int3
     return __shfl_sync(0xffffffffu, x, 0);
 }
 
-// And over the blocks that share it, in their order. After its last reduction a kernel calls kf_row_leave, and
-// kf_row_left before it ends: a block's shared memory goes with it, and the others may still read there.
-template <class OP>
-__device__ __forceinline__ float kf_row_reduce_all(float x, const kf_row_part &p, int32_t cluster, kf_row_room &room) {
-    x = kf_row_reduce<OP>(x, p.group, room);
-    if (cluster == 1) return x;
-    if (threadIdx.x == 0) room.block = x;
-    kf_cluster_barrier();
-    x = OP::identity();
-#pragma unroll 1
-    for (int rank = 0; rank < cluster; rank++) x = OP::of(x, kf_cluster_float(kf_shared(&room.block), rank));
-    return x;
+// ------------------------------------------------------------------------------------- the blocks that share a row (Hopper)
+
+// An exchange of two floats: every block of the cluster sends its own to all. They are counted in by an mbarrier: unlike a
+// barrier of the cluster it flushes nothing, and a block may end with its last message in. Each exchange has a room of its own.
+struct kf_cluster_room {
+    float2 from[KF_ROWS_CLUSTER];
+    uint64_t arrived;
+};
+
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ uint32_t kf_cluster_address(uint32_t at, uint32_t rank) {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    return there;
+}
+#endif
+
+// Before the first exchange: in each block the rooms are made ready, begin() by all its threads, then ready() by all, before
+// which nothing is sent. What is between them hides the wait for the other blocks.
+template <int ROOMS> __device__ __forceinline__ void kf_cluster_begin(kf_cluster_room (&room)[ROOMS], int32_t cluster) {
+#if __CUDA_ARCH__ >= 900
+    if (cluster == 1) return;
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int i = 0; i < ROOMS; i++) {
+            const uint32_t arrived = kf_shared(&room[i].arrived);
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(arrived) : "memory");
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrived),
+                         "r"(cluster * (int32_t)sizeof(float2))
+                         : "memory");
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void kf_cluster_ready(int32_t cluster) {
+#if __CUDA_ARCH__ >= 900
+    if (cluster > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
 }
 
-__device__ __forceinline__ void kf_row_leave(int32_t cluster) {
+// After it room.from[i] is what block i of the cluster sent.
+__device__ __forceinline__ void kf_cluster_exchange(kf_cluster_room &room, int32_t cluster, float x, float y) {
 #if __CUDA_ARCH__ >= 900
-    // Nobody waits here to see what others have written, so nothing is flushed.
-    if (cluster > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    const uint32_t arrived = kf_shared(&room.arrived);
+    if ((int32_t)threadIdx.x < cluster)
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+                         kf_cluster_address(kf_shared(&room.from[kf_cluster_rank()]), threadIdx.x)),
+                     "f"(x), "f"(y), "r"(kf_cluster_address(arrived, threadIdx.x))
+                     : "memory");
+    asm volatile("{\n\t.reg .pred p;\n"
+                 "again:\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0;\n\t"
+                 "@!p bra again;\n\t}" ::"r"(arrived)
+                 : "memory");
 #endif
 }
-__device__ __forceinline__ void kf_row_left(int32_t cluster) {
-#if __CUDA_ARCH__ >= 900
-    if (cluster > 1) asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-#endif
+
+// A reduction over the threads of all blocks, in the order of the blocks.
+template <class OP>
+__device__ __forceinline__ float kf_row_reduce_all(float x, const kf_row_part &p, int32_t cluster, kf_row_room &room,
+                                                   kf_cluster_room &others) {
+    x = kf_row_reduce<OP>(x, p.group, room);
+    if (cluster == 1) return x;
+    kf_cluster_exchange(others, cluster, x, 0.0f);
+    x = OP::identity();
+#pragma unroll 1
+    for (int rank = 0; rank < cluster; rank++) x = OP::of(x, others.from[rank].x);
+    return x;
 }
 
 #endif

@@ -23,6 +23,7 @@ enum {
     KF_ROWS_THREADS = 128, // of a block that holds several rows
     KF_ROWS_BLOCK = 512,   // most threads of a block that holds one row: leaves each 128 registers
     KF_ROWS_CHUNKS = 4,    // most chunks that a thread keeps as floats
+    KF_RMSNORM_SHARED = 2, // chunks of a thread whose block shares its row with others
     KF_ROWS_WIDE = 8,      // chunks that a thread keeps as they were read
     KF_ROWS_CLUSTER = 8    // most blocks of a cluster on every Hopper
 };

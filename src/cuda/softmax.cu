@@ -2,8 +2,8 @@
 //
 // Softmax over the last axis: y = e^(x - m) / d, m = max x, d = sum e^(x - m); lse = m + ln d.
 //
-//     a row that registers hold   of a part of a warp, a block, or on Hopper a cluster of blocks that exchange m and d through
-//                                 their shared memory: one kernel, x read once
+//     a row that registers hold   as floats, of a part of a warp or a block; longer ones as they were read, of a block or on
+//                                 Hopper a cluster of blocks, which send each other their states (m, d): x read once
 //     longer rows                 two kernels over segments of the row: their states (m, d), online (Milakov & Gimelshein,
 //                                 arXiv 1805.02867), then y from the merged states: x read twice
 //
@@ -15,22 +15,19 @@
 
 #define LN2 0.69314718055994530942
 
-// What a row's exponents are relative to.
+// What a row's exponents are relative to: 2^(L (x - m) - t), one of m and t being zero.
 struct origin {
     float m, t;
-    bool far;
 };
 
 __device__ __forceinline__ origin origin_of(float m) {
-    origin o;
-    o.m = m;
-    o.t = m == -INFINITY ? 0.0f : __fmul_rn(KF_LOG2E, m); // all -inf: then every exponential is 0
-    o.far = kf_state_is_far(o.t);
+    origin o = {0.0f, m == -INFINITY ? 0.0f : __fmul_rn(KF_LOG2E, m)}; // all -inf: then every exponential is 0
+    if (kf_state_is_far(o.t)) o.m = m, o.t = 0.0f;
     return o;
 }
 
 __device__ __forceinline__ float exponential(float x, const origin &o) {
-    return kf_exp2_fast(o.far ? (x - o.m) * KF_LOG2E : fmaf(x, KF_LOG2E, -o.t));
+    return kf_exp2_fast(fmaf(x - o.m, KF_LOG2E, -o.t));
 }
 
 // By this d is multiplied where m is the largest of all, not d's own m_i. In float64, for the two may be on either side of
@@ -46,7 +43,7 @@ __device__ __forceinline__ float inverse_of(float d) { return d == 0.0f ? 0.0f :
 
 __device__ __forceinline__ float lse_of(const origin &o, float d) {
     if (d == 0.0f) return -INFINITY;
-    return (float)((o.far ? (double)o.m : (double)o.t * LN2) + (double)logf(d));
+    return (float)((double)o.m + (double)o.t * LN2 + (double)logf(d));
 }
 
 // The largest of the thread's elements, and the sum of their exponentials.
@@ -75,7 +72,7 @@ template <int CHUNKS, int STEP> __device__ __forceinline__ void scale(float (&v)
 }
 
 template <int TYPE, int CHUNKS>
-__global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_softmax_kernel(const __grid_constant__ kf_cuda_softmax a) {
+__global__ void __launch_bounds__(KF_ROWS_BLOCK, 1) kf_softmax_kernel(const __grid_constant__ kf_cuda_softmax a) {
     __shared__ kf_row_room room[2];
     const kf_row_part p = kf_row_find<TYPE, CHUNKS>(a.rows);
     const kf_cuda_rows_view &x = a.view[0], &y = a.view[1], &lse = a.view[2];
@@ -85,14 +82,83 @@ __global__ void __launch_bounds__(KF_ROWS_BLOCK) kf_softmax_kernel(const __grid_
     kf_wait_for_previous();
     float v[CHUNKS][kf_step<TYPE>];
     kf_row_load<TYPE, CHUNKS>(v, x.data + offset[0], x.type, x.size, p, -INFINITY);
-    const origin o = origin_of(kf_row_reduce_all<kf_most>(largest(v), p, a.rows.cluster, room[0]));
-    const float d = kf_row_reduce_all<kf_add>(exponentials(v, o), p, a.rows.cluster, room[1]);
-    kf_row_leave(a.rows.cluster);
+    const origin o = origin_of(kf_row_reduce<kf_most>(largest(v), p.group, room[0]));
+    const float d = kf_row_reduce<kf_add>(exponentials(v, o), p.group, room[1]);
     scale(v, inverse_of(d));
     kf_row_store<TYPE, CHUNKS>(y.data + offset[1], y.type, y.size, p, v);
-    if (lse.data && p.there && p.thread == 0 && p.first == 0)
-        *reinterpret_cast<float *>(lse.data + offset[2]) = lse_of(o, d);
-    kf_row_left(a.rows.cluster);
+    if (lse.data && p.there && p.thread == 0) *reinterpret_cast<float *>(lse.data + offset[2]) = lse_of(o, d);
+}
+
+// ------------------------------------------------------------------------------------------- rows kept as they were read
+
+// A word of elements that are -inf.
+template <int TYPE>
+constexpr uint32_t lowest_word = TYPE == KF_ROW_F32   ? 0xff800000u
+                                 : TYPE == KF_ROW_F16 ? 0xfc00fc00u
+                                                      : 0xff80ff80u;
+
+// The state of the whole row from those of its blocks, which are in `room`.
+__device__ __forceinline__ void merge_blocks(const kf_cluster_room &room, int32_t cluster, float *m, float *d) {
+    *m = -INFINITY, *d = 0.0f;
+#pragma unroll 1
+    for (int rank = 0; rank < cluster; rank++) *m = fmaxf(*m, room.from[rank].x);
+#pragma unroll 1
+    for (int rank = 0; rank < cluster; rank++) *d += room.from[rank].y * weight_of(room.from[rank].x, *m);
+}
+
+// 64 elements of 16 bits in 32 registers, twice as many as in floats: more bytes on their way, fewer barriers an element, for a
+// second exponential of each, and there is time for two.
+template <int TYPE>
+__global__ void __launch_bounds__(KF_ROWS_BLOCK, 2) kf_softmax_wide_kernel(const __grid_constant__ kf_cuda_softmax a) {
+    constexpr int STEP = kf_step<TYPE>, WIDE = KF_ROWS_WIDE;
+    __shared__ kf_row_room room[2];
+    __shared__ kf_cluster_room others[1];
+    kf_row_part p = kf_row_find<TYPE, WIDE>(a.rows);
+    p.there = true; // there are as many blocks as rows, or parts of them
+    const kf_cuda_rows_view &x = a.view[0], &y = a.view[1], &lse = a.view[2];
+    const int32_t cluster = a.rows.cluster;
+    int64_t offset[3];
+    kf_launch_dependents();
+    kf_cluster_begin(others, cluster);
+    kf_row_offsets(a.rows, a.view, p.row, offset);
+    kf_wait_for_previous();
+    uint4 raw[WIDE];
+    float v[STEP], m = -INFINITY, d = 0.0f;
+    kf_row_load_raw<TYPE, WIDE>(raw, x.data + offset[0], p, lowest_word<TYPE>);
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) {
+        kf_chunk_unpack<TYPE>(raw[i], v);
+#pragma unroll
+        for (int e = 0; e < STEP; e++) m = fmaxf(m, v[e]);
+    }
+    m = kf_row_reduce<kf_most>(m, p.group, room[0]);
+    origin o = origin_of(m);
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) {
+        kf_chunk_unpack<TYPE>(raw[i], v);
+#pragma unroll
+        for (int e = 0; e < STEP; e++) d += exponential(v[e], o);
+    }
+    d = kf_row_reduce<kf_add>(d, p.group, room[1]);
+    if (cluster > 1) {
+        kf_cluster_ready(cluster);
+        kf_cluster_exchange(others[0], cluster, m, d);
+        merge_blocks(others[0], cluster, &m, &d);
+        o = origin_of(m);
+    }
+    if (lse.data && p.thread == 0 && p.first == 0) *reinterpret_cast<float *>(lse.data + offset[2]) = lse_of(o, d);
+    const float inverse = inverse_of(d);
+    const int32_t first = kf_row_at<TYPE>(p, 0, 0), step = p.group * STEP;
+    int32_t left = p.end - first;
+    char *to = y.data + offset[1] + (int64_t)first * (16 / STEP);
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) {
+        kf_chunk_unpack<TYPE>(raw[i], v);
+#pragma unroll
+        for (int e = 0; e < STEP; e++) v[e] = exponential(v[e], o) * inverse;
+        if (left > 0) kf_chunk_store(to, kf_chunk_pack<TYPE>(v));
+        left -= step, to += step * (16 / STEP);
+    }
 }
 
 // ------------------------------------------------------------------------------------------------------------ long rows
@@ -181,6 +247,8 @@ __global__ void __launch_bounds__(LONG_THREADS) kf_softmax_apply_kernel(const __
 #define KERNEL(type, chunks, name)                                                                                     \
     { type, chunks, KF_ROWS_BLOCK, (const void *)kf_softmax_kernel<type, chunks>, name }
 #define KERNELS(type, name) KERNEL(type, 1, name), KERNEL(type, 2, name), KERNEL(type, 4, name)
+#define WIDE_KERNEL(type, name)                                                                                        \
+    { type, KF_ROWS_WIDE, KF_ROWS_BLOCK, (const void *)kf_softmax_wide_kernel<type>, name }
 #define LONG_KERNEL(kernel, type, name)                                                                                \
     { type, LONG_CHUNKS, LONG_THREADS, (const void *)kernel<type>, name }
 #define LONG_KERNELS(kernel, what)                                                                                     \
@@ -191,8 +259,11 @@ __global__ void __launch_bounds__(LONG_THREADS) kf_softmax_apply_kernel(const __
 
 extern "C" const kf_cuda_rows_kernel kf_cuda_softmax_kernels[] = {
     KERNELS(KF_ROW_F32, "a row in registers, 16-byte chunks"),
+    WIDE_KERNEL(KF_ROW_F32, "a row in registers, 16-byte chunks"),
     KERNELS(KF_ROW_F16, "a row in registers, 16-byte chunks"),
+    WIDE_KERNEL(KF_ROW_F16, "a row in registers, 16-byte chunks"),
     KERNELS(KF_ROW_BF16, "a row in registers, 16-byte chunks"),
+    WIDE_KERNEL(KF_ROW_BF16, "a row in registers, 16-byte chunks"),
     KERNELS(0, "a row in registers, any dtypes and addresses"),
     {},
 };
