@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What follows from a model's times, and the table of its README."""
 
+import re
+
 
 def finish(row, copy):
     """What follows from the times."""
@@ -10,7 +12,7 @@ def finish(row, copy):
         way["tokens_per_s"] = round(1e6 / way["step_us"], 1)
         way["share_of_limit"] = round(limit / way["step_us"], 4)
     row["limit_us"] = round(limit, 1)
-    row["tokens_per_s"] = {name: way["tokens_per_s"] for name, way in found.items()}
+    row["tokens_per_s"] = {re.sub(r"\W+", "_", name): way["tokens_per_s"] for name, way in found.items()}
     for prefix, eager, graph in (("torch", "eager", "graph"), ("keyfold", "keyfold", "keyfold, dependent graph")):
         if eager in found and graph in found:
             whole = found[eager]["step_us"]

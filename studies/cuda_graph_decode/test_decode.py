@@ -210,7 +210,7 @@ def test_what_follows_from_the_times():
         },
     }
     found = table.finish({**row, "model": "a model", "weights": "random"}, 4.0)
-    assert found["limit_us"] == 1000.0 and found["tokens_per_s"]["keyfold, dependent graph"] == 800.0
+    assert found["limit_us"] == 1000.0 and found["tokens_per_s"]["keyfold_dependent_graph"] == 800.0
     assert found["ways"]["graph"]["share_of_limit"] == pytest.approx(1000 / 2200, abs=1e-4)
     assert found["torch_launch_share"] == 0.8 and found["torch_launch_share_by_kernels"] == 0.75
     assert found["keyfold_launch_share"] == 0.25
