@@ -139,7 +139,8 @@ def measure_llama(command, path):
     if said.returncode:
         return {}, (said.stdout + said.stderr).strip()[-300:]
     row = json.loads(said.stdout[said.stdout.index("[") :])[0]
-    return {"llama.cpp": {"step_us": round(1e6 / row["avg_ts"], 1), "build": row.get("build_commit")}}, None
+    us = statistics.median(row["samples_ns"]) / 1e3 / row["n_gen"]
+    return {"llama.cpp": {"step_us": round(us, 1), "build": row.get("build_commit")}}, None
 
 
 def measure(name, options, torch):
