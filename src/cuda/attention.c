@@ -17,10 +17,17 @@
 enum {
     DECODE_ROWS = 16,   // of the decode kernels' largest tile
     FIXED_SPLIT = 1024, // keys of a split where the context asks for one length
-    START_KEYS = 64,    // what starting a block and writing its state costs a decode, in keys that it could have read
+    // What a decode's plan goes by, in keys that a block could have read meanwhile (15 ns each): starting a block and writing its state (two
+    // rounds of blocks in the place of one took 1.8 to 4.7 us longer at 32/8 heads and 8,192 to 131,072 keys); the merge by a second kernel, and
+    // in a cluster, whose blocks must lie together and read the slower for it (reports/h200/decode-ways.json).
+    START_KEYS = 160,
+    MERGE_KEYS = 176,
+    CLUSTER_KEYS = 16,
+    CLUSTER_SLOWER = 12, // by this part
     MOST_SPLITS = 256,
-    TUNED_ROWS = 128, // the rows of a tile in the measure of a shape that tuned.h goes by
-    MOST_CLUSTER = 8, // blocks that merge through shared memory: 16 of them took 1 us longer to start than 8
+    SHARED_RESERVED = 1024, // bytes of shared memory that the device keeps for each block
+    TUNED_ROWS = 128,       // the rows of a tile in the measure of a shape that tuned.h goes by
+    MOST_CLUSTER = 8,       // blocks that merge through shared memory: 16 of them took 1 us longer to start than 8
     SECTION_BYTES =
         40 << 20, // keys and values that tiles running side by side read: they should stay in an L2 of 50 MB
 };
@@ -149,23 +156,40 @@ static kf_status check_problem(const kf_attention_problem *p) {
 }
 
 // Time of a cut into `splits`, in keys that a place for a block could have read: what the busiest one reads (of the 16-bit kernels one
-// block reads as fast as two, so a multiprocessor is one place), what it costs to start blocks, one after another, and the merge: a second kernel's is dear.
+// block reads as fast as two, so a multiprocessor is one place), what it costs to start blocks, one after another, and the merge.
 static int64_t split_time(int64_t places, const kf_cuda_attention_kernel *kernel, int64_t blocks, int64_t Nk,
                           int64_t unit, int64_t splits, bool cluster, int64_t *keys) {
     *keys = divide_up(divide_up(Nk, splits), unit) * unit;
-    const int64_t merge = splits == 1 ? 0 : cluster ? START_KEYS / 4 : 2 * START_KEYS;
+    const int64_t merge = splits == 1 ? 0 : cluster ? CLUSTER_KEYS + *keys / CLUSTER_SLOWER : MERGE_KEYS;
     const int64_t rounds = divide_up(blocks * divide_up(Nk, *keys), places);
-    return rounds * *keys + divide_up(rounds, kernel->blocks) * START_KEYS + merge;
+    const int64_t starts = kernel->kind == KF_CUDA_DECODE ? rounds : divide_up(rounds, kernel->blocks);
+    return rounds * *keys + starts * START_KEYS + merge;
+}
+
+// Whether the splits of a list can be a cluster. A cluster has as many blocks as it is launched with: splits that hold no keys are among them.
+static bool may_cluster(const kf_cuda_device *device, const attention_plan *plan, int64_t places, int64_t splits) {
+    return plan->plain->kind == KF_CUDA_DECODE && kf_cuda_is_hopper(device) && splits > 1 && splits <= MOST_CLUSTER &&
+           (splits & (splits - 1)) == 0 && (int64_t)plan->lists * plan->tiles * splits <= places;
+}
+
+// Not more clusters than find room at once. How many do differs from one GPU to the next, whose groups of multiprocessors are not of one size:
+// where 30 of 32 clusters of 4 found room beside each other, some multiprocessors had two blocks, and a decode took a fifth longer.
+static bool clusters_fit(const kf_cuda_device *device, const attention_plan *plan, int64_t places, int64_t splits) {
+    const kf_cuda_attention_kernel *kernel = plan->plain;
+    // Where a multiprocessor is to have one block, each is said to need more than half of the shared memory.
+    const bool alone = places == device->multiprocessors && device->shared_limit / 2 > kernel->shared;
+    const int32_t shared = alone ? device->shared_limit / 2 + SHARED_RESERVED : kernel->shared;
+    return (int64_t)plan->lists * plan->tiles <=
+           kf_cuda_cluster_room(kernel->function, kernel->threads, shared, (int32_t)splits);
 }
 
 static void choose_split(const kf_context *context, int64_t Nk, attention_plan *plan) {
     const kf_cuda_attention_kernel *kernel = plan->plain;
     const kf_cuda_device *device = kf_cuda(context);
     const int64_t blocks = (int64_t)plan->lists * plan->tiles;
-    const bool decode = kernel->kind == KF_CUDA_DECODE;
     // Whichever of the two kernels runs, a split ends with a tile (powers of two).
     const int32_t tile = plan->general->keys > kernel->keys ? plan->general->keys : kernel->keys;
-    const int64_t unit = decode ? kernel->keys * (kernel->threads / 32) : tile;
+    const int64_t unit = kernel->kind == KF_CUDA_DECODE ? kernel->keys * (kernel->threads / 32) : tile;
     // The fp32 kernels, and the rotation of keys, are bound by their instructions, too: there two blocks side by side read faster than one.
     const bool busy = kernel->type == KF_TYPE_F32 || plan->rope.k;
     const int64_t places = (int64_t)device->multiprocessors * (busy ? kernel->blocks : 1);
@@ -180,11 +204,12 @@ static void choose_split(const kf_context *context, int64_t Nk, attention_plan *
     int64_t best = INT64_MAX;
     for (int64_t splits = 1; splits <= MOST_SPLITS; splits++) {
         int64_t keys = 0;
-        // A cluster has as many blocks as it is launched with: splits that hold no keys are among them. Not more clusters
-        // than find room at once: with two blocks a multiprocessor 32 clusters of 8 took a second round.
-        const bool cluster = decode && kf_cuda_is_hopper(device) && splits > 1 && splits <= MOST_CLUSTER &&
-                             (splits & (splits - 1)) == 0 && blocks * splits <= places;
-        const int64_t time = split_time(places, kernel, blocks, Nk, unit, splits, cluster, &keys);
+        bool cluster = may_cluster(device, plan, places, splits);
+        int64_t time = split_time(places, kernel, blocks, Nk, unit, splits, cluster, &keys);
+        if (cluster && time < best && !clusters_fit(device, plan, places, splits)) {
+            cluster = false;
+            time = split_time(places, kernel, blocks, Nk, unit, splits, cluster, &keys);
+        }
         if (time >= best) continue;
         best = time;
         plan->split = (int32_t)keys;
@@ -220,16 +245,8 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     return KF_OK;
 }
 
-static kf_status prepare_kernels(const kf_context *context, const attention_plan *plan) {
-    int before = 0;
-    KF_TRY(kf_cuda_enter(kf_cuda(context), &before));
-    kf_status status = kf_cuda_prepare_kernel(plan->plain->function, plan->plain->shared, "attention: kernel");
-    if (status == KF_OK)
-        status = kf_cuda_prepare_kernel(plan->general->function, plan->general->shared, "attention: kernel");
-    if (status == KF_OK && plan->splits > 1 && plan->cluster == 1)
-        status = kf_cuda_prepare_kernel(plan->merge->function, plan->merge->shared, "attention: kernel");
-    kf_cuda_leave(kf_cuda(context), before);
-    return status;
+static kf_status prepare_kernel(const kf_cuda_attention_kernel *kernel) {
+    return kf_cuda_prepare_kernel(kernel->function, kernel->shared, "attention: kernel");
 }
 
 // In turns, so that the device finds an angle's fraction of a turn by one product.
@@ -242,13 +259,16 @@ static void plan_rope(const struct kf_attention_options *n, kf_cuda_rope *rope) 
     for (int32_t c = 0; c < rope->dims / 2; c++) rope->turns[c] /= 2 * KF_PI;
 }
 
-static kf_status make_plan(kf_op *op) {
+// The device is the thread's current one.
+static kf_status make_plan_here(kf_op *op) {
     const kf_attention_problem *p = &op->problem.attention;
     const struct kf_attention_options *n = &p->options;
     attention_plan plan = {0};
     KF_TRY(check_problem(p));
     if (n->B * n->H * n->Nq == 0) return KF_OK; // nothing to do: no kernel is chosen
     KF_TRY(choose_kernels(op, &plan));
+    KF_TRY(prepare_kernel(plan.plain));
+    KF_TRY(prepare_kernel(plan.general));
     plan_rope(n, &plan.rope);
     // Partial states are worth their memory where rows are few.
     const bool few = plan.plain->kind == KF_CUDA_DECODE ||
@@ -271,11 +291,20 @@ static kf_status make_plan(kf_op *op) {
         plan.part_floats = divide_up(states * n->Dv, 16) * 16;
         op->plan.shared_bytes = (size_t)(plan.part_floats + 2 * states) * sizeof(float);
     }
-    KF_TRY(prepare_kernels(op->context, &plan));
+    if (plan.splits > 1 && plan.cluster == 1) KF_TRY(prepare_kernel(plan.merge));
     op->plan.phases = 1;
     op->plan.items[0] = blocks;
     memcpy(op->plan.word, &plan, sizeof plan);
     return KF_OK;
+}
+
+static kf_status make_plan(kf_op *op) {
+    const kf_cuda_device *device = kf_cuda(op->context);
+    int before = 0;
+    KF_TRY(kf_cuda_enter(device, &before));
+    const kf_status status = make_plan_here(op);
+    kf_cuda_leave(device, before);
+    return status;
 }
 
 static bool rows_aligned(const kf_view *x) {

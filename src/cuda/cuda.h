@@ -59,6 +59,10 @@ kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const cha
 cudaStream_t kf_cuda_stream(const kf_cuda_device *device);
 void kf_cuda_divert(cudaStream_t stream); // this thread's launches go there; NULL: to the contexts' streams again
 
+// How many clusters of `cluster` blocks find room on the idle device at once, if each block has `shared` bytes of dynamic shared memory;
+// 0 where that is not known. The kernel was prepared.
+int kf_cuda_cluster_room(const void *function, int32_t threads, int32_t shared, int32_t cluster);
+
 // `argument` points to the kernel's one parameter.
 kf_status kf_cuda_launch(const kf_cuda_device *device, const void *function, const kf_cuda_launch_shape *shape,
                          const void *argument, const char *what);

@@ -43,6 +43,24 @@ kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const cha
     return kf_cuda_check(error, what);
 }
 
+int kf_cuda_cluster_room(const void *function, int32_t threads, int32_t shared, int32_t cluster) {
+    cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeClusterDimension,
+                                     .val.clusterDim = {(unsigned)cluster, 1, 1}};
+    const cudaLaunchConfig_t config = {.gridDim = {(unsigned)cluster, 1, 1},
+                                       .blockDim = {(unsigned)threads, 1, 1},
+                                       .dynamicSmemBytes = (size_t)shared,
+                                       .attrs = &attribute,
+                                       .numAttrs = 1};
+    int clusters = 0;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed; // as above
+    if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return 0;
+    const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, function, &config);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    if (error == cudaSuccess) return clusters;
+    cudaGetLastError(); // the next call must not report it
+    return 0;
+}
+
 static _Thread_local cudaStream_t diverted;
 
 cudaStream_t kf_cuda_stream(const kf_cuda_device *device) { return diverted ? diverted : device->stream; }
