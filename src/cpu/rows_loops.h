@@ -440,15 +440,16 @@ KF_INLINE float add_residual(const kf_rmsnorm_row *r, int x_type, int residual_t
 // Squares may overflow or vanish where s itself does not. Then s is multiplied by the power of two that brings its
 // largest element into [1, 2), which changes no bit of it, and *power is set so that s = 2^-power times what it was.
 static float sum_squares_scaled(float *s, int64_t n, int *power) {
-    float most = 0.0f, sum = 0.0f;
+    float most = 0.0f;
+    double sum = 0; // of many terms
     for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(s[i]));
     if (!(most > 0.0f && most < INFINITY)) return NAN;
     *power = ilogbf(most);
     for (int64_t i = 0; i < n; i++) {
         s[i] = scalbnf(s[i], -*power);
-        sum += s[i] * s[i];
+        sum += (double)s[i] * (double)s[i];
     }
-    return sum;
+    return (float)sum;
 }
 
 // Between these no square that matters was lost: 2^-126 is the smallest normal number, and n is below 2^40.
