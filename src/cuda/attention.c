@@ -10,6 +10,7 @@
 #include "cuda/attention.h"
 #include "cuda/cuda.h"
 #include "cuda/tuned.h"
+#include "math/exp2.h"
 #include "math/rope.h"
 
 #include <string.h>
@@ -80,10 +81,10 @@ static const kf_cuda_attention_kernel *find_kernel(const kf_cuda_device *device,
     return NULL;
 }
 
-// What takes the place of `plain` where scores need more than a scale: the same head dimensions and rows a tile. The fp32 kernels are both.
+// What takes the place of `plain` where scores need more than a scale: the same head dimensions and rows a tile. The fp32 decode kernels are both.
 static const kf_cuda_attention_kernel *find_general(const kf_cuda_device *device, const kf_attention_problem *p,
                                                     const kf_cuda_attention_kernel *plain) {
-    if (plain->type == KF_TYPE_F32) return plain;
+    if (plain->type == KF_TYPE_F32 && plain->kind == KF_CUDA_DECODE) return plain;
     for (int i = 0; i < TABLES; i++)
         for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++)
             if (row->kind == plain->kind && row->general && kernel_fits(row, device, p) && row->D == plain->D &&
@@ -377,12 +378,13 @@ kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
     const attention_plan *plan = plan_of(op);
     if (!plan->plain) return KF_OK;
     const kf_cuda_device *device = kf_cuda(op->context);
-    const kf_cuda_attention a = make_argument(op, workspace);
+    kf_cuda_attention a = make_argument(op, workspace);
     // Where positions are given, a window's intervals may leave gaps between them: keys that no row sees.
     const bool gaps = a.positions && a.window_left != INT64_MAX;
     const bool general =
         !a.aligned || a.softcap > 0 || a.alibi_slopes || a.bias || a.mask || a.scale < 0 || gaps || a.rope.k;
     const kf_cuda_attention_kernel *kernel = general ? plan->general : plan->plain;
+    a.unit = general || kernel->type == KF_TYPE_F32 ? KF_LOG2E : 1.0f;
     // A prefill fills the machine: blocks that wait for their turn among its last ones cost (1,8,8,2048,64) a fifth.
     const kf_cuda_launch_shape tiles = {.blocks = op->plan.items[0],
                                         .threads = kernel->threads,

@@ -4,13 +4,13 @@
 // into logits, the end of a row.
 //
 // A row's numbers, beside o:
-//     origin     what the exponents are taken relative to
-//     limit      origin + KF_SLACK, which is what is kept; -inf while no key was seen
+//     origin     what the exponents are taken relative to; KF_NO_ORIGIN while no key was seen
 //     d          sum of p
 // Plain kernels: origin in units of log2, p = 2^(c s - origin) with s = q . k and c = scale log2(e), one multiply-add. General
-// kernels: origin in the logits' own units, p = 2^((s - origin) log2(e)), for a bias may be the smallest number there is.
-// origin follows the row's maximum only when a score passes limit: o and d then need no factor in almost every tile, p is
-// at most 2^KF_SLACK, and o / d is the same number. Each thread compares its own scores with its rows' limits; only where
+// kernels: origin in the logits' own units, p = 2^((s - origin) log2(e)), for a bias may be the smallest number there is. What leaves
+// a kernel is in its own unit; kf_cuda_attention.unit says which.
+// origin follows the row's maximum only when a score passes it by KF_SLACK: o and d then need no factor in almost every tile, p is
+// at most 2^KF_SLACK, and o / d is the same number. Each thread compares its own scores with its rows' origins; only where
 // one passes does the warp find the true maxima.
 #ifndef KF_CUDA_ATTENTION_CUH
 #define KF_CUDA_ATTENTION_CUH
@@ -23,27 +23,28 @@
 #include "math/mask.h"
 #include "math/state.h"
 
-// p stays below 2^8, far from the end of fp16; each factor of 2 costs nothing in a floating-point sum.
+// p stays below 2^8 (e^8 in general kernels), far from the end of fp16; each factor of 2 costs nothing in a floating-point sum.
 #define KF_SLACK 8.0f
 
-// What exponents are taken relative to. Where all scores are -inf, so is m, and -inf - -inf would be NaN: then 0.
+// Lies below every other number by more than KF_SLACK, and an infinite score less it is still infinite. The one score that equals it
+// has the weight 1, as it should.
+#define KF_NO_ORIGIN (-FLT_MAX)
+
+// What exponents of partial states are taken relative to. Where all are -inf, so is m, and -inf - -inf would be NaN: then 0.
 __device__ __forceinline__ float kf_part_origin(float m) { return m == -INFINITY ? 0.0f : m; }
 
-__device__ __forceinline__ float kf_origin(float limit) { return limit == -INFINITY ? 0.0f : limit - KF_SLACK; }
-__device__ __forceinline__ float kf_limit(float m) { return m == -INFINITY ? -INFINITY : m + KF_SLACK; }
+// m of a finished row; -inf for one that saw nothing.
+__device__ __forceinline__ float kf_maximum(float origin, float d) { return d == 0.0f ? -INFINITY : origin; }
 
-// m of a finished row, in units of log2; -inf for one that saw nothing.
-template <bool GENERAL> __device__ __forceinline__ float kf_maximum(float limit) {
-    if (limit == -INFINITY) return -INFINITY;
-    return GENERAL ? fmaxf((limit - KF_SLACK) * KF_LOG2E, -FLT_MAX) : limit - KF_SLACK;
+// A product of q and k less the origin, in units of log2 in plain kernels; p; and the factor of what was relative to `before`.
+template <bool GENERAL> __device__ __forceinline__ float kf_exponent(float s, float c, float origin) {
+    return GENERAL ? s - origin : fmaf(s, c, -origin);
 }
-
-// 2^(x - y) where x and y are in the kernel's units, and p.
-template <bool GENERAL> __device__ __forceinline__ float kf_factor(float before, float after) {
-    return kf_exp2_fast(GENERAL ? (before - after) * KF_LOG2E : before - after);
+template <bool GENERAL> __device__ __forceinline__ float kf_power(float exponent) {
+    return kf_exp2_fast(GENERAL ? exponent * KF_LOG2E : exponent);
 }
 template <bool GENERAL> __device__ __forceinline__ float kf_probability(float s, float c, float origin) {
-    return kf_exp2_fast(GENERAL ? (s - origin) * KF_LOG2E : fmaf(s, c, -origin));
+    return kf_power<GENERAL>(kf_exponent<GENERAL>(s, c, origin));
 }
 
 enum { KF_F32 = 1, KF_F16 = 2, KF_BF16_TYPE = 3 }; // kf_type of core/internal.h; checked in attention.c
@@ -288,11 +289,11 @@ struct kf_row_end {
     float factor, lse;
 };
 
-// origin and d of all keys -> the factor and the LSE. The sink, where there is one, joins here.
+// m and d of all keys -> the factor and the LSE. The sink, where there is one, joins here.
 __device__ __forceinline__ kf_row_end kf_row_finish(const kf_cuda_attention &a, int32_t head, float m, float d) {
-    const kf_state state = {m, d}; // m in units of log2: its factor is 1
+    const kf_state state = {m, d};
     kf_row_end end;
-    end.factor = kf_state_finish(1.0f, state, a.sinks ? a.sinks + head : NULL, a.lse ? &end.lse : NULL);
+    end.factor = kf_state_finish(a.unit, state, a.sinks ? a.sinks + head : NULL, a.lse ? &end.lse : NULL);
     return end;
 }
 

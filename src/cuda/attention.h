@@ -48,9 +48,10 @@ typedef struct kf_cuda_attention {
     int32_t aligned;                   // rows of q, k, v and o are multiples of 16 bytes apart and begin at one
     int64_t window_left, window_right;
     float scale, softcap;
+    float unit; // times this, m of a state is in units of log2: 1 (plain kernels) or log2(e)
     // Partial states where splits > 1: of row r of list l in split s at index (l rows + r) splits + s.
     float *part_o;     // [.][Dv], not divided by d
-    float *part_state; // [.][2]: m (in units of log2), d
+    float *part_state; // [.][2]: m, d
     kf_cuda_rope rope;
 } kf_cuda_attention;
 

@@ -65,9 +65,4 @@ __device__ __forceinline__ bool kf_is_general(const kf_cuda_attention &a) {
 // Where keys inside a tile's interval may be hidden from all of its rows.
 __device__ __forceinline__ bool kf_is_sparse(const kf_cuda_attention &a) { return a.bias || a.mask || a.positions; }
 
-// m of a finished row in units of log2.
-__device__ __forceinline__ float kf_maximum_fp32(float m) {
-    return m == -INFINITY ? -INFINITY : fmaxf(m * KF_LOG2E, -FLT_MAX);
-}
-
 #endif

@@ -33,7 +33,7 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
     using ending = kf_decode_end<DV, ROWS, WARPS, RING_BYTES>;
 
     struct state {
-        float o[DV / 8][4], limit[2], d[2];
+        float o[DV / 8][4], origin[2], d[2];
     };
 
     // A tile of keys or values that are all there, by one warp.
@@ -54,12 +54,12 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
         }
     }
 
-    static __device__ __forceinline__ void rescale(state &x, const float (&top)[2]) {
+    static __device__ __forceinline__ void rescale(state &x, const float (&most)[2], float c) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float before = x.limit[half], after = kf_limit(kf_quad_max(top[half]));
-            if (after > before) x.limit[half] = after;
-            const float factor = before == -INFINITY ? 0.0f : kf_factor<GENERAL>(before, x.limit[half]);
+            const float before = x.origin[half], top = kf_quad_max(most[half]) * c;
+            if (top > before) x.origin[half] = top;
+            const float factor = kf_power<GENERAL>(before - x.origin[half]);
             x.d[half] *= factor;
 #pragma unroll
             for (int n = 0; n < DV / 8; n++) x.o[n][2 * half] *= factor, x.o[n][2 * half + 1] *= factor;
@@ -85,7 +85,7 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
             kf_mma<T>(kk % 2 ? more[0] : s[0], fresh, b[0], b[1]);
             kf_mma<T>(kk % 2 ? more[1] : s[1], fresh, b[2], b[3]);
         }
-        float top[2] = {-INFINITY, -INFINITY};
+        float most[2];
         uint32_t seen = 0;
         const bool whole = first >= w.full_lo && first >= w.lo && first + KEYS <= w.full_hi && first + KEYS <= w.hi;
 #pragma unroll
@@ -117,17 +117,16 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
         bool passed = false;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            top[half] = c * fmaxf(fmaxf(s[0][2 * half], s[0][2 * half + 1]), fmaxf(s[1][2 * half], s[1][2 * half + 1]));
-            passed |= top[half] > x.limit[half];
+            most[half] = fmaxf(fmaxf(s[0][2 * half], s[0][2 * half + 1]), fmaxf(s[1][2 * half], s[1][2 * half + 1]));
+            passed |= kf_exponent<GENERAL>(most[half], c, x.origin[half]) > KF_SLACK;
         }
-        if (__any_sync(0xffffffffu, passed)) rescale(x, top);
+        if (__any_sync(0xffffffffu, passed)) rescale(x, most, c);
         uint32_t p[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int n = i / 2, half = i % 2;
-            const float origin = kf_origin(x.limit[half]);
-            const float p0 = kf_probability<GENERAL>(s[n][2 * half], c, origin);
-            const float p1 = kf_probability<GENERAL>(s[n][2 * half + 1], c, origin);
+            const float p0 = kf_probability<GENERAL>(s[n][2 * half], c, x.origin[half]);
+            const float p1 = kf_probability<GENERAL>(s[n][2 * half + 1], c, x.origin[half]);
             x.d[half] += p0 + p1;
             p[i] = kf_pack<T>(p0, p1);
         }
@@ -196,7 +195,7 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
             kf_load_matrix(q[kk], kf_shared(memory) + kf_swizzle<D>(lane & 15, 2 * kk + (lane >> 4)));
         state x;
 #pragma unroll
-        for (int half = 0; half < 2; half++) x.limit[half] = -INFINITY, x.d[half] = 0.0f;
+        for (int half = 0; half < 2; half++) x.origin[half] = KF_NO_ORIGIN, x.d[half] = 0.0f;
 #pragma unroll
         for (int n = 0; n < DV / 8; n++) x.o[n][0] = x.o[n][1] = x.o[n][2] = x.o[n][3] = 0.0f;
         kf_logit_row views[2] = {};
@@ -225,7 +224,7 @@ template <class T_, int D_, int DV_, int WARPS_, int STAGES_, int BLOCKS_, bool 
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int row = 8 * half + lane / 4;
-            const float d = kf_quad_sum(x.d[half]), m = kf_maximum<GENERAL>(x.limit[half]);
+            const float d = kf_quad_sum(x.d[half]), m = kf_maximum(x.origin[half], d);
             if ((lane & 3) == 0) states[warp * ROWS + row] = make_float2(m, d);
             float *to = reinterpret_cast<float *>(rings + warp * RING_BYTES) + row * DV + 2 * (lane & 3);
 #pragma unroll

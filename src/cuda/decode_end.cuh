@@ -2,12 +2,12 @@
 //
 // The end of a decode kernel: the states that the warps of a block leave in shared memory, over all of them
 //
-//     m = max m_s,   w_s = 2^(m_s - m),   d = sum w_s d_s,   o = sum w_s o_s
+//     m = max m_s,   w_s = 2^(unit (m_s - m)),   d = sum w_s d_s,   o = sum w_s o_s
 //
 // in a fixed order; then, where the splits of a list are a cluster, the same over its blocks through distributed shared memory, each
 // block taking a share of the elements; else the output, or the block's partial state for the merge kernel.
 //
-//     states     [WARPS][ROWS] m (in units of log2) and d of each warp, then [ROWS] the block's
+//     states     [WARPS][ROWS] m and d of each warp, then [ROWS] the block's
 //     rings      a warp's output, [ROWS][DV] floats, at the beginning of its ring; the block's, behind the first warp's
 #ifndef KF_CUDA_DECODE_END_CUH
 #define KF_CUDA_DECODE_END_CUH
@@ -60,7 +60,7 @@ template <int DV_, int ROWS_, int WARPS_, int RING_BYTES_> struct kf_decode_end 
 #pragma unroll
             for (int s = 0; s < WARPS; s++) {
                 const float2 part = states[s * ROWS + row];
-                const float weight = kf_exp2_fast(part.x - origin);
+                const float weight = kf_exp2_fast((part.x - origin) * a.unit);
                 all.d = fmaf(weight, part.y, all.d);
                 all.o = fmaf(weight, reinterpret_cast<const float *>(rings + s * RING_BYTES)[i], all.o);
             }
@@ -101,7 +101,7 @@ template <int DV_, int ROWS_, int WARPS_, int RING_BYTES_> struct kf_decode_end 
             const float origin = kf_part_origin(all.m);
 #pragma unroll
             for (int s = 0; s < KF_MOST_CLUSTER; s++) {
-                const float weight = kf_exp2_fast(m[s] - origin);
+                const float weight = kf_exp2_fast((m[s] - origin) * a.unit);
                 all.d = fmaf(weight, d[s], all.d), all.o = fmaf(weight, x[s], all.o);
             }
             if (column < a.Dv) store(a, w, row, column, all);

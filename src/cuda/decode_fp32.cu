@@ -217,7 +217,7 @@ template <int BYTES_, int D_, int ROWS_, int WARPS_> struct kf_decode_fp32 {
             float d = x.d[r];
 #pragma unroll
             for (int step = 1; step < KEYS; step *= 2) d += __shfl_xor_sync(0xffffffffu, d, step);
-            if (key == 0) states[row0 + r] = make_float2(kf_maximum_fp32(x.m[r]), d);
+            if (key == 0) states[row0 + r] = make_float2(x.m[r], d);
         }
 #pragma unroll
         for (int row = 0; row < ROWS; row++)
@@ -317,7 +317,7 @@ template <int BYTES_, int D_, int ROWS_, int WARPS_> struct kf_decode_fp32 {
 };
 
 template <class P>
-__global__ void __launch_bounds__(P::THREADS) kf_decode_fp32_kernel(const __grid_constant__ kf_cuda_attention a) {
+__global__ void __launch_bounds__(P::THREADS, 2) kf_decode_fp32_kernel(const __grid_constant__ kf_cuda_attention a) {
     P::run(a);
 }
 

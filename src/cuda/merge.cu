@@ -2,7 +2,7 @@
 //
 // The merge of partial states: for each row, over its splits s in a fixed order,
 //
-//     m = max m_s,   w_s = 2^(m_s - m),   d = sum w_s d_s,   o = sum w_s o_s / d,   lse = ln 2 (m + log2 d)
+//     m = max m_s,   w_s = 2^(unit (m_s - m)),   d = sum w_s d_s,   o = sum w_s o_s / d,   lse = ln 2 (unit m + log2 d)
 //
 // and the sink, which is in none of the parts. One block a row; warp i adds the splits i, i + WARPS, ... and the warps' sums
 // are added in the order of the warps. Bytes: 4 Dv + 8 a split and row. Follows a prefill or decode kernel that split its keys.
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(WARPS * 32) kf_merge_kernel(const __grid_const
     for (int s = warp; s < a.splits; s += WARPS) {
         const float2 part = states[s];
         if (part.y == 0.0f) continue; // no keys: o was not written
-        const float weight = kf_exp2_fast(part.x - origin);
+        const float weight = kf_exp2_fast((part.x - origin) * a.unit);
         const float *from = a.part_o + (first + s) * a.Dv;
         d = fmaf(weight, part.y, d);
 #pragma unroll

@@ -32,6 +32,16 @@ __device__ __forceinline__ uint32_t kf_shared(const void *pointer) {
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+// threadIdx.x, as a value that the compiler does not know from before.
+__device__ __forceinline__ int kf_thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
+// What all lanes of the warp hold, said in a way that lets the compiler keep it in a register that they share.
+__device__ __forceinline__ int kf_uniform(int x) { return __reduce_min_sync(0xffffffffu, x); }
+
 // 16 bytes, past L1; bytes < 16 leaves the rest zero, and 0 reads nothing.
 __device__ __forceinline__ void kf_copy16(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

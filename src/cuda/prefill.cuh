@@ -25,7 +25,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     static constexpr bool GENERAL = GENERAL_;
     static constexpr int THREADS = WARPS * 32, WARP_ROWS = TILE / WARPS, MT = WARP_ROWS / 16;
     static constexpr int Q_BYTES = TILE * D * 2, K_BYTES = KEYS * D * 2, V_BYTES = KEYS * DV * 2;
-    static constexpr int ROW_BYTES = TILE * 8 + 16;    // keys of each row, and the ends of all
+    static constexpr int ROW_BYTES = TILE * 8 + 16 + sizeof(kf_block); // keys of each row, the ends of all, the block
     static constexpr int O_BYTES = WARP_ROWS * DV * 4; // of a warp, at the end, in the place of q, k and v
     static constexpr int LOOP_BYTES = Q_BYTES + 2 * (K_BYTES + V_BYTES), END_BYTES = WARPS * O_BYTES + TILE * 16;
     static constexpr int MAIN_BYTES = LOOP_BYTES > END_BYTES ? LOOP_BYTES : END_BYTES;
@@ -36,7 +36,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     // A warp's rows, in registers. Row index [mt][half]: row 16 mt + 8 half + lane / 4 of the warp.
     struct state {
         float o[MT][DV / 8][4];
-        float limit[MT][2], d[MT][2];
+        float origin[MT][2], d[MT][2];
     };
     using scores = float[MT][KEYS / 8][4];
 
@@ -126,15 +126,15 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
         return seen | __shfl_xor_sync(0xffffffffu, seen, 16);
     }
 
-    // Some score passed its row's limit: the rows' true maxima become the origins.
-    static __device__ __forceinline__ void rescale(state &x, float (&top)[MT][2]) {
+    // Some score passed its row's origin by too much: the rows' true maxima become the origins.
+    static __device__ __forceinline__ void rescale(state &x, const float (&most)[MT][2], float c) {
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float before = x.limit[mt][half], after = kf_limit(kf_quad_max(top[mt][half]));
-                if (after > before) x.limit[mt][half] = after;
-                const float factor = before == -INFINITY ? 0.0f : kf_factor<GENERAL>(before, x.limit[mt][half]);
+                const float before = x.origin[mt][half], top = kf_quad_max(most[mt][half]) * c;
+                if (top > before) x.origin[mt][half] = top;
+                const float factor = kf_power<GENERAL>(before - x.origin[mt][half]);
                 x.d[mt][half] *= factor;
 #pragma unroll
                 for (int n = 0; n < DV / 8; n++) x.o[mt][n][2 * half] *= factor, x.o[mt][n][2 * half + 1] *= factor;
@@ -142,28 +142,27 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     }
 
     static __device__ __forceinline__ void raise_origins(state &x, const scores &s, float c) {
-        float top[MT][2];
+        float most[MT][2];
         bool passed = false;
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                float most = -INFINITY;
+                float &top = most[mt][half];
+                top = -INFINITY;
 #pragma unroll
-                for (int n = 0; n < KEYS / 8; n++)
-                    most = fmaxf(most, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
-                top[mt][half] = most * c;
-                passed |= top[mt][half] > x.limit[mt][half];
+                for (int n = 0; n < KEYS / 8; n++) top = fmaxf(top, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
+                passed |= kf_exponent<GENERAL>(top, c, x.origin[mt][half]) > KF_SLACK;
             }
-        if (__any_sync(0xffffffffu, passed)) rescale(x, top);
+        if (__any_sync(0xffffffffu, passed)) rescale(x, most, c);
     }
 
     // Probabilities of two neighbouring keys of a row: i counts half rows, then half blocks of 16 keys.
-    static __device__ __forceinline__ uint32_t probabilities(state &x, const scores &s, float c,
-                                                             const float (&origin)[MT][2], int kk, int mt, int i) {
+    static __device__ __forceinline__ uint32_t probabilities(state &x, const scores &s, float c, int kk, int mt,
+                                                             int i) {
         const int n = 2 * kk + i / 2, half = i % 2;
-        const float p0 = kf_probability<GENERAL>(s[mt][n][2 * half], c, origin[mt][half]);
-        const float p1 = kf_probability<GENERAL>(s[mt][n][2 * half + 1], c, origin[mt][half]);
+        const float p0 = kf_probability<GENERAL>(s[mt][n][2 * half], c, x.origin[mt][half]);
+        const float p1 = kf_probability<GENERAL>(s[mt][n][2 * half + 1], c, x.origin[mt][half]);
         x.d[mt][half] += p0 + p1;
         return kf_pack<T>(p0, p1);
     }
@@ -172,15 +171,10 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     static __device__ __forceinline__ void fold(state &x, scores &s, float c, uint32_t v, int lane, uint32_t seen) {
         const int vr = lane & 15, vc = lane >> 4;
         constexpr int N = DV / 16, KK = KEYS / 16, PARTS = MT * 4;
-        float origin[MT][2];
-#pragma unroll
-        for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) origin[mt][half] = kf_origin(x.limit[mt][half]);
         uint32_t p[2][MT][4], b[2][4];
         kf_load_matrix_transposed(b[0], v + kf_swizzle<DV>(vr, vc));
 #pragma unroll
-        for (int i = 0; i < PARTS; i++) p[0][i / 4][i % 4] = probabilities(x, s, c, origin, 0, i / 4, i % 4);
+        for (int i = 0; i < PARTS; i++) p[0][i / 4][i % 4] = probabilities(x, s, c, 0, i / 4, i % 4);
 #pragma unroll
         for (int kk = 0; kk < KK; kk++) {
             uint32_t keep[2] = {~0u, ~0u};
@@ -192,6 +186,10 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
                 }
 #pragma unroll
             for (int n = 0; n < N; n++) {
+#if __CUDA_ARCH__ < 900
+                // Not needed; but the compiler then loads less ahead, and D = 128 does without spills.
+                if (n == N / 2) __syncwarp();
+#endif
                 const int now = (kk * N + n) & 1;
                 if (n + 1 < N)
                     kf_load_matrix_transposed(b[!now], v + kf_swizzle<DV>(16 * kk + vr, 2 * (n + 1) + vc));
@@ -208,7 +206,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
 #pragma unroll
                 for (int j = 0; j < PARTS; j++) // spread over the steps
                     if (kk + 1 < KK && j * N / PARTS == n)
-                        p[(kk + 1) & 1][j / 4][j % 4] = probabilities(x, s, c, origin, kk + 1, j / 4, j % 4);
+                        p[(kk + 1) & 1][j / 4][j % 4] = probabilities(x, s, c, kk + 1, j / 4, j % 4);
             }
         }
     }
@@ -251,7 +249,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             for (int half = 0; half < 2; half++) {
                 const int row = 16 * mt + 8 * half + lane / 4;
                 const float d = kf_quad_sum(x.d[mt][half]);
-                if ((lane & 3) == 0) states[row] = make_float2(kf_maximum<GENERAL>(x.limit[mt][half]), d);
+                if ((lane & 3) == 0) states[row] = make_float2(kf_maximum(x.origin[mt][half], d), d);
 #pragma unroll
                 for (int n = 0; n < DV / 8; n++)
                     *reinterpret_cast<float2 *>(o + row * (DV * 4) + ((2 * n + (lane & 2) / 2) ^ (row & 3) * 2) * 16 +
@@ -295,6 +293,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
         const uint32_t q = kf_shared(memory), k = q + Q_BYTES, v = k + 2 * K_BYTES;
         int2 *keys = reinterpret_cast<int2 *>(memory + MAIN_BYTES);
         int *ends = reinterpret_cast<int *>(keys + TILE);
+        volatile kf_block *kept = reinterpret_cast<kf_block *>(ends + 4);
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, row0 = warp * WARP_ROWS;
         kf_wait_for_previous();
         kf_block w = kf_block_find(a, blockIdx.x, TILE);
@@ -306,17 +305,19 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             kf_rotate_queries<WARP_ROWS, false>(a, w, kf_rope_tile<T, D>{memory}, row0, lane);
         }
         kf_block_range<THREADS>(a, w, ends);
-        // Tiles t0 .. t1 - 1, from right to left; of those in [f0, f1) every row sees every key.
+        if (thread == 0) *const_cast<kf_block *>(kept) = w; // for the loop and the end, instead of registers
+        // Tiles t0 .. t1 - 1, from right to left.
+        w.lo = kf_uniform(w.lo), w.hi = kf_uniform(w.hi);
         const int32_t t0 = w.lo / KEYS, t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;
-        const int32_t f0 = (w.full_lo + KEYS - 1) / KEYS, f1 = w.full_hi / KEYS;
         const char *const k_base = kf_keys_at(a, w), *const v_base = kf_values_at(a, w);
         auto load = [&](int32_t t) {
+            // Read again where registers are scarce, so that none hold this thread's pointers through the loop.
+            const int thread = MT > 1 ? kf_thread() : threadIdx.x;
             const int32_t first = t * KEYS;
             const uint32_t k_to = k + (t & 1) * K_BYTES, v_to = v + (t & 1) * V_BYTES;
-            if (first >= w.lo && first + KEYS <= w.hi) {
-                kf_load_whole_tile<KEYS, D, THREADS, GENERAL>(k_to, k_base, a.k_stride[2], first, a.D, a.aligned,
-                                                              thread);
-                kf_load_whole_tile<KEYS, DV, THREADS, GENERAL>(v_to, v_base, a.v_stride[2], first, a.Dv, a.aligned,
+            if (a.D == D && a.Dv == DV && first >= w.lo && first + KEYS <= w.hi) {
+                kf_load_whole_tile<KEYS, D, THREADS, GENERAL>(k_to, k_base, a.k_stride[2], first, D, a.aligned, thread);
+                kf_load_whole_tile<KEYS, DV, THREADS, GENERAL>(v_to, v_base, a.v_stride[2], first, DV, a.aligned,
                                                                thread);
             } else {
                 kf_load_tile<KEYS, D, THREADS, GENERAL>(k_to, k_base, a.k_stride[2], first, w.lo, w.hi, a.D, a.aligned,
@@ -332,23 +333,24 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
         for (int mt = 0; mt < MT; mt++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                x.limit[mt][half] = -INFINITY, x.d[mt][half] = 0.0f;
+                x.origin[mt][half] = KF_NO_ORIGIN, x.d[mt][half] = 0.0f;
 #pragma unroll
                 for (int n = 0; n < DV / 8; n++) x.o[mt][n][2 * half] = x.o[mt][n][2 * half + 1] = 0.0f;
             }
         const float c = GENERAL ? 1.0f : a.scale * KF_LOG2E; // what scores are multiplied by
-        const uint32_t my_q = q + row0 * D * 2;
         for (int row = thread; row < TILE; row += THREADS) keys[row] = kf_block_row_keys(a, w, row);
 #pragma unroll 1
         for (int32_t t = t1 - 1; t >= t0; t--) {
             scores s;
             uint32_t seen = ~0u;
+            const int thread = MT > 1 ? kf_thread() : threadIdx.x, lane = thread & 31, row0 = (thread >> 5) * WARP_ROWS;
+            const uint32_t my_q = q + row0 * D * 2;
             // One barrier a tile: past it, tile t is there for all, and no warp still works on tile t + 1, whose place tile
             // t - 1 takes.
             kf_copy_wait<0>();
             __syncthreads();
             if (t > t0) load(t - 1);
-            const bool partial = t >= f1 || t < f0;
+            const bool partial = t * KEYS < kept->full_lo || (t + 1) * KEYS > kept->full_hi;
             if (partial && !some_row_sees(keys + row0, t * KEYS, lane)) continue;
             products(my_q, k + (t & 1) * K_BYTES, lane, s);
             if (GENERAL)
@@ -362,6 +364,7 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
         __syncthreads(); // q, k and v are no longer read
         // Not earlier: the next kernel's blocks would take places among these, and the last ones share a multiprocessor unevenly.
         kf_launch_dependents();
+        w = *const_cast<kf_block *>(kept);
         finish(a, w, x, memory + warp * O_BYTES, reinterpret_cast<row_end *>(memory + WARPS * O_BYTES) + row0, row0,
                lane);
     }

@@ -10,8 +10,10 @@
 // Their sums are cut off, not rounded, which over hundreds of keys would add up in one direction: so a product over 32 dimensions, or over the
 // keys of a tile, begins at zero, and joins the running sum by an addition that rounds.
 //
-//     block    4 warps of 16 queries
-//     shared   q, one tile of KEYS keys, one of values, as floats; rows padded by 4, which makes the loads of a fragment free of conflicts
+//     block    WARPS warps of 16 queries
+//     shared   q, one tile of KEYS keys, one of values, as floats; rows padded by 8 (v: 4), which makes the loads of a fragment free of
+//              conflicts. A fragment of q or k takes columns 2t, 2t + 1 where the instruction's own order is t, t + 4: one load, and the
+//              contraction does not mind as long as both do
 //     loop     while scores are made of tile t, its values are on their way; while p v is added, the keys of t - 1 are
 //     p        a C fragment's columns 2t, 2t + 1 serve as an A fragment's columns t, t + 4: that is an order of the keys, and v's rows are
 //              taken in the same one
@@ -19,30 +21,47 @@
 // Work: 12 KEYS TILE D operations of the tensor cores a tile, three times a 16-bit kernel's at half the rate. Plain multiply-adds were
 // tried first: 36 TFLOP/s at D = 64, and 24 at D = 128, where registers and shared memory leave a multiprocessor six warps. Infinity in k or v
 // becomes NaN where a row sees it: its low part is infinity less infinity.
+//
+// General instances take what the 16-bit general kernels take (prefill.cuh), and rotate keys.
 #include "cuda/attention_fp32.cuh"
 
-template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
-    static constexpr int D = D_, DV = D_, KEYS = KEYS_, BLOCKS = BLOCKS_, WARPS = 4, WARP_ROWS = 16;
-    static constexpr int THREADS = WARPS * 32, TILE = WARPS * WARP_ROWS, STRIDE = D + 4;
+template <int D_, int KEYS_, int WARPS_, int BLOCKS_, bool GENERAL_> struct kf_prefill_fp32 {
+    static constexpr bool GENERAL = GENERAL_;
+    static constexpr int D = D_, DV = D_, KEYS = KEYS_, WARPS = WARPS_, BLOCKS = BLOCKS_, WARP_ROWS = 16;
+    static constexpr int THREADS = WARPS * 32, TILE = WARPS * WARP_ROWS;
+    static constexpr int STRIDE = D + 8, V_STRIDE = D + 4; // floats: of q's and k's rows, of v's
     static constexpr int N = KEYS / 8, NV = DV / 8,
                          DEPTH = 4; // fragments of scores, of the output; of a sum that begins at zero
-    static constexpr int SHARED = (TILE + 2 * KEYS) * STRIDE * 4 + TILE * 8 + 16 + KEYS * 4;
-    static_assert(D % (8 * DEPTH) == 0 && KEYS % 8 == 0 && KEYS <= 64, "");
-
-    // Index [half]: row lane / 4 + 8 half of the warp.
+    // Index [half]: row lane / 4 + 8 half of the warp. Needed once a tile, so they stay in shared memory.
+    struct sums {
+        float m[2], d[2];
+    };
     struct state {
-        float o[NV][4], m[2], d[2];
+        float o[NV][4];
     };
     using scores = float[N][4];
+    // Where this holds, barriers of the warp keep the compiler from loading values many steps ahead: registers would not suffice.
+#if __CUDA_ARCH__ >= 900
+    static constexpr bool FEW_AHEAD = D > 128;
+#else
+    static constexpr bool FEW_AHEAD = true;
+#endif
+    // What of the work item the loop asks for, in shared memory: registers are scarce.
+    struct block {
+        kf_block w;
+        const char *k, *v; // key 0
+    };
+    static constexpr int SHARED = ((TILE + KEYS) * STRIDE + KEYS * V_STRIDE) * 4 + THREADS * sizeof(sums) + TILE * 8 +
+                                  sizeof(block) + 16 + KEYS * 4;
+    static_assert(D % (8 * DEPTH) == 0 && KEYS % 8 == 0 && KEYS <= 64, "");
 
-    // The product cuts `low` to 11 bits, by 0.36 units of the last one on average: so much is added before. (Rounding by an integer's addition
-    // turned NaN, whose bits are all ones, into zero.)
+    // The tensor core cuts `low` to 11 bits, by 0.36 units of the last one on average: by so much the sums of the small products are raised.
     static constexpr float CUT = 1.0f + 0.36f / 1024;
 
     // x = high + low, both of 11 bits.
     static __device__ __forceinline__ void split(float x, uint32_t &high, uint32_t &low) {
         high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u; // to the nearest
-        low = __float_as_uint((x - __uint_as_float(high)) * CUT);
+        low = __float_as_uint(x - __uint_as_float(high));
     }
 
     // c += a b
@@ -61,18 +80,22 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
         multiply(c, high, h0, h1);
     }
 
-    // Keys first .. of k or v to a tile of floats.
+    static __device__ __forceinline__ float2 pair(const float *at) { return *reinterpret_cast<const float2 *>(at); }
+
+    // Keys first .. of k or v to a tile of floats, rows ROW apart.
+    template <int ROW>
     static __device__ __forceinline__ void load(float *to, const kf_cuda_attention &a, const kf_block &w,
                                                 const char *base, int64_t stride, int32_t first, int width) {
-        const int size = kf_size_of(a.kv_type), thread = threadIdx.x;
-        if (a.kv_type == KF_F32 && a.aligned) {
+        const int size = kf_size_of(a.kv_type), thread = kf_thread();
+        const int32_t lo = w.lo, hi = w.hi;
+        if (a.kv_type == KF_F32 && (!GENERAL || a.aligned)) {
             constexpr int CHUNKS = D / 4;
 #pragma unroll 2
             for (int i = thread; i < KEYS * CHUNKS; i += THREADS) {
                 const int row = i / CHUNKS, chunk = i % CHUNKS, j = first + row;
-                const bool there = j >= w.lo && j < w.hi && 4 * chunk < width;
+                const bool there = j >= lo && j < hi && 4 * chunk < width;
                 const char *from = base + 4 * (j * stride + 4 * chunk);
-                kf_copy16(kf_shared(to + row * STRIDE + 4 * chunk), there ? from : base, there ? 16 : 0);
+                kf_copy16(kf_shared(to + row * ROW + 4 * chunk), there ? from : base, there ? 16 : 0);
             }
             return;
         }
@@ -81,13 +104,13 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
         for (int i = thread; i < KEYS * CHUNKS; i += THREADS) {
             const int row = i / CHUNKS, chunk = i % CHUNKS, j = first + row;
             float x[KF_CHUNK] = {};
-            if (j >= w.lo && j < w.hi && KF_CHUNK * chunk < width)
-                kf_load8(x, base + size * (j * stride + KF_CHUNK * chunk), a.kv_type, a.aligned);
-            kf_store8(to + row * STRIDE + KF_CHUNK * chunk, x);
+            if (j >= lo && j < hi && KF_CHUNK * chunk < width)
+                kf_load8(x, base + size * (j * stride + KF_CHUNK * chunk), a.kv_type, !GENERAL || a.aligned);
+            kf_store8(to + row * ROW + KF_CHUNK * chunk, x);
         }
     }
 
-    // q, k: at this lane's row (lane / 4) and column (lane mod 4).
+    // q, k: at this lane's row (lane / 4) and column (2 (lane mod 4)).
     static __device__ __forceinline__ void products(const float *q, const float *k, scores &s) {
 #pragma unroll
         for (int n = 0; n < N; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
@@ -96,59 +119,61 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
             float sum[N][4] = {}, small[N][4] = {};
 #pragma unroll
             for (int kk = 0; kk < DEPTH; kk++) {
-                const float *const x = q + c + 8 * kk, *const y = k + c + 8 * kk;
+                const float2 upper = pair(q + c + 8 * kk), lower = pair(q + c + 8 * kk + 8 * STRIDE);
                 uint32_t high[4], low[4];
-                split(x[0], high[0], low[0]), split(x[8 * STRIDE], high[1], low[1]);
-                split(x[4], high[2], low[2]), split(x[8 * STRIDE + 4], high[3], low[3]);
+                split(upper.x, high[0], low[0]), split(lower.x, high[1], low[1]);
+                split(upper.y, high[2], low[2]), split(lower.y, high[3], low[3]);
 #pragma unroll
-                for (int n = 0; n < N; n++)
-                    multiply(sum[n], small[n], high, low, y[8 * n * STRIDE], y[8 * n * STRIDE + 4]);
+                for (int n = 0; n < N; n++) {
+                    const float2 b = pair(k + c + 8 * kk + 8 * n * STRIDE);
+                    multiply(sum[n], small[n], high, low, b.x, b.y);
+                }
             }
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[n][e] += sum[n][e] + small[n][e];
+                for (int e = 0; e < 4; e++) s[n][e] += fmaf(small[n][e], CUT, sum[n][e]);
         }
     }
 
     // Products to logits, -inf outside of the rows' intervals. Returns, for the keys of this lane, which ones some row of the warp sees.
     static __device__ __forceinline__ uint32_t logits(const kf_cuda_attention &a, const kf_block &w, scores &s,
                                                       const int2 *keys, int32_t first, int row0, int lane) {
-        const bool general = kf_is_general(a);
         uint32_t seen = 0;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int row = row0 + 8 * half + lane / 4;
             const int2 see = keys[row];
             kf_logit_row view = {};
-            if (general) view = kf_logit_row_find(a, w, row);
+            if (GENERAL) view = kf_logit_row_find(a, w, row);
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const int32_t j = first + 8 * n + 2 * (lane & 3) + e;
                     float &x = s[n][2 * half + e];
-                    x = j < see.x || j >= see.y ? -INFINITY : general ? kf_logit<true>(a, view, j, x) : x * a.scale;
-                    if (x != -INFINITY) seen |= 1u << (2 * n + e);
+                    x = j < see.x || j >= see.y ? -INFINITY : GENERAL ? kf_logit<true>(a, view, j, x) : x * a.scale;
+                    if (GENERAL && x != -INFINITY) seen |= 1u << (2 * n + e);
                 }
         }
+        if (!GENERAL) return ~0u;
         seen |= __shfl_xor_sync(0xffffffffu, seen, 4);
         seen |= __shfl_xor_sync(0xffffffffu, seen, 8);
         return seen | __shfl_xor_sync(0xffffffffu, seen, 16);
     }
 
     // The rows' maxima grow; p = e^(s - m) takes the scores' place; d and o follow.
-    static __device__ __forceinline__ void probabilities(state &x, scores &s) {
+    static __device__ __forceinline__ void probabilities(state &x, sums &md, scores &s) {
         float factor[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float top = x.m[half], sum = 0.0f;
+            float top = md.m[half], sum = 0.0f;
 #pragma unroll
             for (int n = 0; n < N; n++) top = fmaxf(top, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
             top = kf_quad_max(top);
             const float origin = kf_part_origin(top);
-            factor[half] = kf_exp2_fast((x.m[half] - origin) * KF_LOG2E);
-            x.m[half] = top;
+            factor[half] = kf_exp2_fast((md.m[half] - origin) * KF_LOG2E);
+            md.m[half] = top;
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
@@ -157,7 +182,7 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
                     p = kf_exp2_fast((p - origin) * KF_LOG2E);
                     sum += p;
                 }
-            x.d[half] = fmaf(x.d[half], factor[half], sum);
+            md.d[half] = fmaf(md.d[half], factor[half], sum);
         }
         if (!__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
@@ -177,7 +202,7 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
     // Values of keys that no row of the block sees become zero: no 0 * NaN.
     static __device__ __forceinline__ void forget(float *v, const int *flags, int warp, int lane) {
         for (int row = warp; row < KEYS; row += WARPS)
-            for (int c = lane; c < DV && !flags[row]; c += 32) v[row * STRIDE + c] = 0.0f;
+            for (int c = lane; c < DV && !flags[row]; c += 32) v[row * V_STRIDE + c] = 0.0f;
     }
 
     // o += p v. v: at this lane's key (2 (lane mod 4)) and column (lane / 4).
@@ -193,10 +218,11 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
             float sum[4] = {}, small[4] = {};
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                multiply(sum, small, high[j], low[j], v[8 * j * STRIDE + 8 * n], v[(8 * j + 1) * STRIDE + 8 * n]);
+                if (FEW_AHEAD) __syncwarp();
+                multiply(sum, small, high[j], low[j], v[8 * j * V_STRIDE + 8 * n], v[(8 * j + 1) * V_STRIDE + 8 * n]);
             }
 #pragma unroll
-            for (int e = 0; e < 4; e++) x.o[n][e] += sum[e] + small[e];
+            for (int e = 0; e < 4; e++) x.o[n][e] += fmaf(small[e], CUT, sum[e]);
         }
     }
 
@@ -220,12 +246,12 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
     }
 
     static __device__ __forceinline__ void finish(const kf_cuda_attention &a, const kf_block &w, const state &x,
-                                                  int row0, int lane) {
+                                                  const sums &md, int row0, int lane) {
         float my_m = -INFINITY, my_d = 0.0f, my_factor = 0.0f;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float d = kf_quad_sum(x.d[half]);
-            if ((lane & 3) == half) my_m = kf_maximum_fp32(x.m[half]), my_d = d;
+            const float d = kf_quad_sum(md.d[half]);
+            if ((lane & 3) == half) my_m = md.m[half], my_d = d;
         }
         int64_t my_place = -1;
         if ((lane & 3) < 2) my_place = finish_row(a, w, row0 + lane / 4 + 8 * (lane & 3), my_m, my_d, &my_factor);
@@ -253,18 +279,24 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
     static __device__ __forceinline__ void run(const kf_cuda_attention &a) {
         extern __shared__ __align__(128) float numbers[];
         float *const q = numbers, *const k = q + TILE * STRIDE, *const v = k + KEYS * STRIDE;
-        int2 *const keys = reinterpret_cast<int2 *>(v + KEYS * STRIDE);
-        int *const ends = reinterpret_cast<int *>(keys + TILE), *const flags = ends + 4;
+        sums *const mine = reinterpret_cast<sums *>(v + KEYS * V_STRIDE) + threadIdx.x;
+        int2 *const keys = reinterpret_cast<int2 *>(v + KEYS * V_STRIDE + 4 * THREADS);
+        block *const kept = reinterpret_cast<block *>(keys + TILE);
+        int *const ends = reinterpret_cast<int *>(kept + 1), *const flags = ends + 4;
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, row0 = warp * WARP_ROWS;
         const int size = kf_size_of(a.kv_type);
         kf_wait_for_previous();
         kf_block w = kf_block_find(a, blockIdx.x, TILE);
         kf_block_range<THREADS>(a, w, ends);
-        const char *const k_base = a.k + size * (w.b * a.k_stride[0] + w.kv_head * a.k_stride[1]);
-        const char *const v_base = a.v + size * (w.b * a.v_stride[0] + w.kv_head * a.v_stride[1]);
-        const int32_t t0 = w.lo / KEYS, t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;
-        const int32_t f0 = (w.full_lo + KEYS - 1) / KEYS, f1 = w.full_hi / KEYS;
-        if (t1 > t0) load(k, a, w, k_base, a.k_stride[2], (t1 - 1) * KEYS, a.D);
+        if (thread == 0) {
+            kept->w = w;
+            kept->k = a.k + size * (w.b * a.k_stride[0] + w.kv_head * a.k_stride[1]);
+            kept->v = a.v + size * (w.b * a.v_stride[0] + w.kv_head * a.v_stride[1]);
+        }
+        __syncthreads();
+        // One past the first tile, for they go from right to left.
+        int32_t t = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : 0;
+        if (t > 0) load<STRIDE>(k, a, kept->w, kept->k, a.k_stride[2], (t - 1) * KEYS, a.D);
         kf_copy_commit();
         kf_load_queries_fp32<TILE, D, STRIDE, THREADS>(q, a, w, thread);
         for (int row = thread; row < TILE; row += THREADS) keys[row] = kf_block_row_keys(a, w, row);
@@ -273,41 +305,44 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
             kf_rotate_queries<WARP_ROWS, true>(a, w, kf_rope_tile_fp32<STRIDE>{q}, row0, lane);
         }
         state x;
-        x.m[0] = x.m[1] = -INFINITY, x.d[0] = x.d[1] = 0.0f;
+        *mine = sums{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
 #pragma unroll
         for (int n = 0; n < NV; n++) x.o[n][0] = x.o[n][1] = x.o[n][2] = x.o[n][3] = 0.0f;
-        const float *const my_q = q + (row0 + lane / 4) * STRIDE + (lane & 3);
-        const float *const my_k = k + lane / 4 * STRIDE + (lane & 3), *const my_v =
-                                                                          v + 2 * (lane & 3) * STRIDE + lane / 4;
-        const bool plain = !kf_is_general(a), sparse = kf_is_sparse(a);
+        const float *const my_q = q + (row0 + lane / 4) * STRIDE + 2 * (lane & 3);
+        const float *const my_k = k + lane / 4 * STRIDE + 2 * (lane & 3);
+        const float *const my_v = v + 2 * (lane & 3) * V_STRIDE + lane / 4;
+        const bool sparse = GENERAL && kf_is_sparse(a);
 #pragma unroll 1
-        for (int32_t t = t1 - 1; t >= t0; t--) {
+        while (t * KEYS > kept->w.lo) {
             scores s;
+            t--;
             uint32_t seen = ~0u;
             kf_copy_wait<0>();
             __syncthreads(); // tile t of k is there, and no warp reads v of tile t + 1 any more
-            load(v, a, w, v_base, a.v_stride[2], t * KEYS, a.Dv);
+            load<V_STRIDE>(v, a, kept->w, kept->v, a.v_stride[2], t * KEYS, a.Dv);
             kf_copy_commit();
             if (sparse && thread < KEYS) flags[thread] = 0;
-            if (a.rope.k) {
+            if (GENERAL && a.rope.k) {
                 for (int row = warp; row < KEYS; row += WARPS)
                     kf_rotate_row(a.rope, kf_rope_tile_fp32<STRIDE>{k}, row, (int64_t)t * KEYS + row, lane);
                 __syncthreads();
             }
             products(my_q, my_k, s);
             __syncthreads(); // k is free
-            if (t > t0) load(k, a, w, k_base, a.k_stride[2], (t - 1) * KEYS, a.D);
+            if (t * KEYS > kept->w.lo) load<STRIDE>(k, a, kept->w, kept->k, a.k_stride[2], (t - 1) * KEYS, a.D);
             kf_copy_commit();
-            if (plain && t < f1 && t >= f0) {
+            if (!GENERAL && t * KEYS >= kept->w.full_lo && (t + 1) * KEYS <= kept->w.full_hi) {
 #pragma unroll
                 for (int n = 0; n < N; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) s[n][e] *= a.scale;
             } else {
-                seen = logits(a, w, s, keys, t * KEYS, row0, lane);
+                seen = logits(a, kept->w, s, keys, t * KEYS, row0, lane);
             }
             if (sparse) mark(flags, seen, lane);
-            probabilities(x, s);
+            sums md = *mine;
+            probabilities(x, md, s);
+            *mine = md;
             kf_copy_wait<1>(); // v, and not yet the next tile of k
             __syncthreads();
             if (sparse) {
@@ -318,7 +353,7 @@ template <int D_, int KEYS_, int BLOCKS_> struct kf_prefill_fp32 {
         }
         kf_copy_wait<0>();
         kf_launch_dependents();
-        finish(a, w, x, row0, lane);
+        finish(a, kept->w, x, *mine, row0, lane);
     }
 };
 
@@ -328,17 +363,21 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
     P::run(a);
 }
 
-#define KF_PREFILL_FP32_ROW(D, KEYS, BLOCKS)                                                                           \
+#define KF_PREFILL_FP32_ROW(D, KEYS, WARPS, BLOCKS, GENERAL)                                                           \
     {                                                                                                                  \
-        KF_CUDA_PREFILL, KF_F32, 0, D, D, 0, kf_prefill_fp32<D, KEYS, BLOCKS>::TILE, KEYS,                             \
-            kf_prefill_fp32<D, KEYS, BLOCKS>::THREADS, BLOCKS, kf_prefill_fp32<D, KEYS, BLOCKS>::SHARED, 80,           \
-            (const void *)kf_prefill_fp32_kernel<kf_prefill_fp32<D, KEYS, BLOCKS>>,                                    \
-            "prefill 64x" #KEYS " D=" #D ", fp32 in two parts, mma.sync m16n8k8"                                       \
+        KF_CUDA_PREFILL, KF_F32, 0, D, D, GENERAL, kf_prefill_fp32<D, KEYS, WARPS, BLOCKS, GENERAL>::TILE, KEYS,       \
+            (WARPS)*32, BLOCKS, kf_prefill_fp32<D, KEYS, WARPS, BLOCKS, GENERAL>::SHARED, 80,                          \
+            (const void *)kf_prefill_fp32_kernel<kf_prefill_fp32<D, KEYS, WARPS, BLOCKS, GENERAL>>,                    \
+            "prefill, " #WARPS " warps of 16 rows, " #KEYS " keys, D=" #D ", fp32 in two parts, mma.sync m16n8k8"      \
     }
+#define KF_PREFILL_FP32_ROWS(D, KEYS, WARPS, BLOCKS)                                                                   \
+    KF_PREFILL_FP32_ROW(D, KEYS, WARPS, BLOCKS, false), KF_PREFILL_FP32_ROW(D, KEYS, WARPS, 1, true)
 
+// The first one for 256 takes 203 KB of shared memory, the second one 85.
 extern "C" const kf_cuda_attention_kernel kf_cuda_prefill_fp32[] = {
-    KF_PREFILL_FP32_ROW(64, 64, 3),
-    KF_PREFILL_FP32_ROW(128, 32, 2),
-    KF_PREFILL_FP32_ROW(256, 16, 2),
+    KF_PREFILL_FP32_ROWS(64, 64, 4, 3),
+    KF_PREFILL_FP32_ROWS(128, 32, 4, 2),
+    KF_PREFILL_FP32_ROWS(256, 32, 8, 1),
+    KF_PREFILL_FP32_ROWS(256, 16, 3, 2),
     {},
 };
