@@ -287,7 +287,8 @@ mutant slow packed-codes src/cpu/pack.c \
 
 # ------------------------------------------------------------------------------------------------------ CUDA kernels
 mutant cuda cuda-masked-tile src/cuda/prefill.cuh \
-    'const bool partial = t >= f1 || t < f0;' 'const bool partial = t < f0;' \
+    'const bool partial = t * KEYS < kept->full_lo || (t + 1) * KEYS > kept->full_hi;' \
+    'const bool partial = t * KEYS < kept->full_lo;' \
     attention/shape/1x8x2048x64 src/cuda/prefill_64.cu
 mutant cuda cuda-decode-sum src/cuda/decode.cuh \
     'x.d[half] += p0 + p1;' 'x.d[half] = p0 + p1;' \

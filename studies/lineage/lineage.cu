@@ -33,7 +33,7 @@ extern "C" int lineage_run(const void *q, const void *k, const void *v, void *o,
     a.section = section, a.split = INT32_MAX, a.splits = a.cluster = 1, a.aligned = 1;
     a.window_left = a.window_right = INT64_MAX;
     if (causal) a.window_right = 0;
-    a.scale = rsqrtf((float)D);
+    a.scale = rsqrtf((float)D), a.unit = 1.0f;
     using for_64 = kf_prefill<__nv_bfloat16, 64, 64, 128, 128, 4, 2, false>;
     using for_128 = kf_prefill<__nv_bfloat16, 128, 128, 128, 64, 4, 2, false>;
     return (int)(D == 64 ? launch<for_64>(a, (cudaStream_t)stream) : launch<for_128>(a, (cudaStream_t)stream));

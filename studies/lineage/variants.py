@@ -66,7 +66,7 @@ VARIANTS = {
     "rescaled": (
         "o and d are rescaled to the true maximum after every tile, not only where it rose by 8 powers of two",
         [],
-        [(PREFILL, "if (__any_sync(0xffffffffu, passed)) rescale(x, top);", "rescale(x, top);")],
+        [(PREFILL, "if (__any_sync(0xffffffffu, passed)) rescale(x, most, c);", "rescale(x, most, c);")],
     ),
     "in turns": (
         "all exponentials of a tile before its products with v",
@@ -75,9 +75,9 @@ VARIANTS = {
             (PREFILL, "        uint32_t p[2][MT][4], b[2][4];\n", "        uint32_t p[KK][MT][4], b[2][4];\n"),
             (
                 PREFILL,
-                "        for (int i = 0; i < PARTS; i++) p[0][i / 4][i % 4] = probabilities(x, s, c, origin, 0, i / 4, i % 4);\n",
+                "        for (int i = 0; i < PARTS; i++) p[0][i / 4][i % 4] = probabilities(x, s, c, 0, i / 4, i % 4);\n",
                 "        for (int i = 0; i < KK * PARTS; i++)\n            p[i / PARTS][i % PARTS / 4][i % 4] =\n"
-                "                probabilities(x, s, c, origin, i / PARTS, i % PARTS / 4, i % 4);\n",
+                "                probabilities(x, s, c, i / PARTS, i % PARTS / 4, i % 4);\n",
             ),
             (  # a loop of one round: the compiler moves nothing over its edge
                 PREFILL,
@@ -90,7 +90,7 @@ VARIANTS = {
             (
                 PREFILL,
                 "                    if (kk + 1 < KK && j * N / PARTS == n)\n"
-                "                        p[(kk + 1) & 1][j / 4][j % 4] = probabilities(x, s, c, origin, kk + 1, j / 4, j % 4);\n",
+                "                        p[(kk + 1) & 1][j / 4][j % 4] = probabilities(x, s, c, kk + 1, j / 4, j % 4);\n",
                 "                    (void)j;\n",
             ),
         ],
@@ -101,8 +101,8 @@ VARIANTS = {
         [
             (
                 COMMON,
-                ": fmaf(s, c, -origin));",
-                ": __fmul_rn(__fsub_rn(__fmul_rn(s, c * (1.0f / KF_LOG2E)), origin * (1.0f / KF_LOG2E)), KF_LOG2E));",
+                ": fmaf(s, c, -origin);",
+                ": __fmul_rn(__fsub_rn(__fmul_rn(s, c * (1.0f / KF_LOG2E)), origin * (1.0f / KF_LOG2E)), KF_LOG2E);",
             )
         ],
     ),
@@ -122,8 +122,8 @@ VARIANTS = {
             ),
             (
                 PREFILL,
-                "const int32_t f0 = (w.full_lo + KEYS - 1) / KEYS, f1 = w.full_hi / KEYS;",
-                "const int32_t f0 = INT32_MAX, f1 = 0;",
+                "const bool partial = t * KEYS < kept->full_lo || (t + 1) * KEYS > kept->full_hi;",
+                "const bool partial = true;",
             ),
             (PREFILL, "            if (partial && !some_row_sees(keys + row0, t * KEYS, lane)) continue;\n", ""),
         ],
