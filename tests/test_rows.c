@@ -204,6 +204,8 @@ static void softmax_length(const kf_context *context, int64_t n) {
         check_softmax(&x, &y, &lse);
         check_gaps(&y);
         check_gaps(&lse);
+        run_softmax(context, &x, &y, NULL); // for y alone shorter exponentials may do
+        check_softmax(&x, &y, NULL);
         if (mix < 3) { // in place: the same bits
             run_softmax(context, &x, &x, NULL);
             check_same(&x, &y);

@@ -53,8 +53,7 @@ static inline __attribute__((always_inline)) __m512 sum_each(const __m512 *x) {
 
 // 2^x = 2^floor(x) 2^r for r = x - floor(x), 0 <= r <= 1. vreduceps gives r and vscalefps takes the floor of its exponent,
 // so that the whole costs a reduction, a polynomial and a scaling; -inf gives 0 and NaN NaN without a clamp. Minimax
-// polynomials in relative error with p(0) = 1, so that 2^0 is 1: error 8e-8 of degree 5; 3e-6 of degree 4, enough before a
-// rounding to bf16 (2e-3).
+// polynomials in relative error with p(0) = 1, so that 2^0 is 1: error 8e-8 of degree 5.
 static inline __attribute__((always_inline)) kf_vec weight(kf_vec x) {
     kf_vec r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     kf_vec p = kf_vec_fma(kf_vec_set1(0x1.e97508p-10f), r, kf_vec_set1(0x1.277850p-7f));
@@ -64,13 +63,7 @@ static inline __attribute__((always_inline)) kf_vec weight(kf_vec x) {
     return _mm512_scalef_ps(kf_vec_fma(p, r, kf_vec_set1(1.0f)), x);
 }
 
-static inline __attribute__((always_inline)) kf_vec weight_half(kf_vec x) {
-    kf_vec r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    kf_vec p = kf_vec_fma(kf_vec_set1(0x1.b7f754p-7f), r, kf_vec_set1(0x1.abf854p-5f));
-    p = kf_vec_fma(p, r, kf_vec_set1(0x1.ee2454p-3f));
-    p = kf_vec_fma(p, r, kf_vec_set1(0x1.62d6c6p-1f));
-    return _mm512_scalef_ps(kf_vec_fma(p, r, kf_vec_set1(1.0f)), x);
-}
+#define weight_half kf_vec_exp2_short
 
 static inline kf_vec add_bias(kf_vec x, kf_vec bias) {
     kf_vec hidden = _mm512_set1_ps(-INFINITY);

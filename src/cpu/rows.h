@@ -14,8 +14,6 @@
 enum {
     // Longest row whose exponentials are kept while its sum is formed: 256 KiB of floats, a quarter of the L2 cache.
     KF_SOFTMAX_ROW = 65536,
-    // Elements whose maximum is found before their exponentials: 4 KiB of floats, which L1 keeps meanwhile.
-    KF_SOFTMAX_CHUNK = 2048,
     // Longer rows are folded in segments of this length; it takes part in the bits, so it is the same for every shape
     // and ISA.
     KF_SOFTMAX_SEGMENT = 16384,
@@ -23,7 +21,7 @@ enum {
     KF_ROPE_PAIRS = 128
 };
 
-// A softmax state without its output: m = max x, d = sum exp(x - m).
+// A softmax state without its output: d = sum exp(x - m), for an m that is near the largest x (-inf: all are).
 typedef struct kf_md {
     float m, d;
 } kf_md;
@@ -32,9 +30,8 @@ typedef struct kf_md {
 typedef struct kf_softmax_row {
     const char *x;
     char *y;
-    float largest; // of the first chunk
-    float shift[KF_SOFTMAX_ROW / KF_SOFTMAX_CHUNK];
     kf_md state;
+    float factor; // y = factor p
 } kf_softmax_row;
 
 // One row of rmsnorm; see kf_rmsnorm_args. Types of what is absent are KF_TYPE_NONE.
@@ -57,11 +54,11 @@ typedef struct kf_row_kernels {
     // y = x, rounded once.
     void (*convert)(char *y, int y_type, const char *x, int x_type, int64_t n);
 
-    // Softmax of rows of n <= KF_SOFTMAX_ROW elements in steps, so that memory is read and written all the time: in one
-    // loop the y of `before` is made of the terms in p, the terms of `row` take their places (n floats; shift, state),
-    // and `next` is read for the first time (largest). Each row is next, then row, then before; any may be NULL.
-    void (*softmax)(kf_softmax_row *row, const kf_softmax_row *before, kf_softmax_row *next, float *p, int y_type,
-                    int x_type, int64_t n, bool stream);
+    // Softmax of rows of n <= KF_SOFTMAX_ROW elements in steps, so that memory is read and written all the time: chunk by
+    // chunk the y of `before` is made of the terms in p, and the terms of `row` take their places (n floats; state,
+    // factor). Each row is first row, then before; either may be NULL. `want_state`: for its own sake, not for y alone.
+    void (*softmax)(kf_softmax_row *row, const kf_softmax_row *before, float *p, int y_type, int x_type, int64_t n,
+                    bool want_state, bool stream);
     // The state of a segment of a longer row, and y = exp(x - m) / d once the row's state is known.
     kf_md (*softmax_state)(const char *x, int x_type, int64_t n);
     void (*softmax_apply)(char *y, int y_type, const char *x, int x_type, int64_t n, kf_md row, bool stream);

@@ -85,6 +85,14 @@ KF_INLINE pair load2(const char *x, int type, int64_t i, bool woven) {
     return v;
 }
 
+// A woven pair whose subnormal numbers may become 0.
+KF_INLINE void store2_ftz(char *y, int64_t i, pair v, bool stream) {
+    if (stream)
+        kf_vec_stream_woven_bf16_ftz(y + i * 2, v.a, v.b);
+    else
+        kf_vec_store_woven_bf16_ftz(y + i * 2, v.a, v.b);
+}
+
 // `stream`: past the caches; y + i is then at a multiple of 64 bytes.
 KF_INLINE void store2(char *y, int type, int64_t i, pair v, bool woven, bool stream) {
     char *to = y + i * size_of(type), *next = to + KF_LANES * size_of(type);
@@ -128,17 +136,30 @@ static void rows_convert(char *y, int y_type, const char *x, int x_type, int64_t
 
 // ------------------------------------------------------------------------------------------------------------- softmax
 //
-// One pass over x from memory: a chunk's maximum is found in the loop that has the exponentials of the chunk before it;
-// when the maximum grows, the sum so far is scaled down.
+//     y = 2^(c x - s) / d,  c = log2(e),  s = c m,  d the sum of the powers
+//
+// m cancels, so it need not be the largest x, only near it: it is that of the row's first elements, and x is read once.
+// Had it been too low, d is large: then the row is summed again, from its true maximum. s is rounded, c x is not (an FMA),
+// so all terms of a row have the same error of s in them, which cancels too. Far from 0 that error would be large, and
+// c (x - m) is taken.
 
 enum {
-    CHUNK = KF_SOFTMAX_CHUNK,
+    GUESS = 128, // elements whose largest is m: a twelfth of a row of 1536
+    // Bytes of x that are summed between two writings of the same length: what L1 has room for beside the terms.
+    CHUNK_BYTES = 8192,
     // Bytes between what is read from memory and what is asked for: from 8 KB on the reading of softmax waits no more.
     AHEAD = 8192
 };
 
-KF_INLINE kf_largest largest_begin(int type) {
-    return type == KF_TYPE_F32 ? kf_largest_begin32() : kf_largest_begin16();
+// Of d: the term of m itself is 1, and up to 2^16 the exponents' rounding stays below 4e-7.
+static const float LEAST_SUM = 0.5f, MOST_SUM = 0x1p16f;
+// Of |s|: its rounding is below 2^-4.
+static const float FAR = 0x1p20f;
+
+KF_INLINE int64_t chunk_of(int type) { return CHUNK_BYTES / size_of(type); }
+
+KF_INLINE int64_t chunk_length(int64_t i, int64_t n, int type) {
+    return n - i < chunk_of(type) ? n - i : chunk_of(type);
 }
 
 KF_INLINE void largest_take2(kf_largest *all, const char *x, int type, int64_t i) {
@@ -151,99 +172,116 @@ KF_INLINE void largest_take2(kf_largest *all, const char *x, int type, int64_t i
     }
 }
 
-// The largest of n elements, of which `all` has whole pairs; what it is where one is NaN does not matter.
-KF_INLINE float largest_end(kf_largest all, const char *x, int type, int64_t n) {
+// The largest of n elements; what it is where one is NaN does not matter.
+KF_INLINE float largest(const char *x, int type, int64_t n) {
+    kf_largest all = type == KF_TYPE_F32 ? kf_largest_begin32() : kf_largest_begin16();
+    int64_t i = 0;
+    for (; i + PAIR <= n; i += PAIR) largest_take2(&all, x, type, i);
     float m = -INFINITY;
     if (n >= PAIR)
         m = type == KF_TYPE_F32   ? kf_largest_of_f32(all)
             : type == KF_TYPE_F16 ? kf_largest_of_f16(all)
                                   : kf_largest_of_bf16(all);
     kf_vec a = kf_vec_set1(m);
-    for (int64_t i = n / PAIR * PAIR; i < n; i += KF_LANES) {
+    for (; i < n; i += KF_LANES) {
         int step = step_at(i, n);
         a = kf_vec_max(kf_vec_select_n(load(x, type, i, step), m, step), a);
     }
     return kf_vec_hmax(a);
 }
 
-KF_INLINE float largest(const char *x, int type, int64_t n) {
-    kf_largest all = largest_begin(type);
-    for (int64_t i = 0; i + PAIR <= n; i += PAIR) largest_take2(&all, x, type, i);
-    return largest_end(all, x, type, n);
+// How a row's terms are computed: s is c m, or m itself where that is far. `brief`: to 3e-6, before a rounding to 16 bits.
+typedef struct term_rule {
+    float s;
+    bool far, brief;
+} term_rule;
+
+KF_INLINE bool is_far(float m) { return !(fabsf(m * KF_LOG2E) < FAR); }
+
+// What is subtracted: nothing where all elements so far are -inf, for -inf - -inf is NaN.
+KF_INLINE term_rule rule_near(float m, bool brief) { return (term_rule){m * KF_LOG2E, false, brief}; }
+KF_INLINE term_rule rule_far(float m, bool brief) { return (term_rule){m == -INFINITY ? 0.0f : m, true, brief}; }
+
+// The error of log2(e), 1.3e-8 |x - m|, is nothing beside 1, the largest term.
+KF_INLINE kf_vec exponent(kf_vec x, term_rule rule) {
+    kf_vec s = kf_vec_set1(rule.s);
+    return rule.far ? kf_vec_mul(kf_vec_sub(x, s), kf_vec_set1(KF_LOG2E)) : kf_vec_exponent(x, s);
 }
 
-// exp(x - shift). The error of log2(e), 1.3e-8 |x - shift|, is nothing beside 1, the largest term.
-KF_INLINE kf_vec exp_below(kf_vec x, kf_vec shift) {
-    return kf_vec_exp2_flush(kf_vec_mul(kf_vec_sub(x, shift), kf_vec_set1(KF_LOG2E)));
+KF_INLINE kf_vec term(kf_vec x, term_rule rule) {
+    kf_vec t = exponent(x, rule);
+    return rule.brief ? kf_vec_exp2_short(t) : kf_vec_exp2_far(t);
 }
 
-// What is subtracted before exp: nothing where all elements so far are -inf, for -inf - -inf is NaN.
-KF_INLINE float shift_of(float m) { return m == -INFINITY ? 0.0f : m; }
+// The terms of two pairs.
+KF_INLINE void terms4(kf_vec *v, term_rule rule) {
+    for (int k = 0; k < 4; k++) v[k] = exponent(v[k], rule);
+    if (rule.brief)
+        kf_vec_exp2_short4(v);
+    else
+        for (int k = 0; k < 4; k++) v[k] = kf_vec_exp2_far(v[k]);
+}
 
-// The chunk that is read for the first time while another is worked on.
-typedef struct next_chunk {
-    const char *x;
-    int64_t n; // 0: none
-    float largest;
-} next_chunk;
-
-// sum exp(x - shift); p, if not NULL, receives the terms. Finds the largest of the next chunk meanwhile.
-KF_INLINE float exp_sum(const char *x, int type, int64_t n, float shift, float *p, bool keep, next_chunk *next,
-                        bool woven) {
-    kf_vec s = kf_vec_set1(shift), a = kf_vec_zero(), b = a;
-    kf_largest all = largest_begin(type);
+// The sum of the terms; p, if `keep`, receives them. Asks for what lies AHEAD.
+KF_INLINE float exp_sum(const char *x, int type, int64_t n, term_rule rule, float *p, bool keep, bool woven) {
+    kf_vec a = kf_vec_zero(), b = a;
     int64_t i = 0;
-    for (; i + PAIR <= n; i += PAIR) {
+    for (; i + 2 * PAIR <= n; i += 2 * PAIR) {
+        pair v = load2(x, type, i, woven), w = load2(x, type, i + PAIR, woven);
+        kf_vec e[4] = {v.a, v.b, w.a, w.b};
+        prefetch2(x, type, i + AHEAD / size_of(type));
+        prefetch2(x, type, i + PAIR + AHEAD / size_of(type));
+        terms4(e, rule);
+        a = kf_vec_add(kf_vec_add(a, e[0]), e[2]);
+        b = kf_vec_add(kf_vec_add(b, e[1]), e[3]);
+        if (keep) store2((char *)p, KF_TYPE_F32, i, (pair){e[0], e[1]}, false, false);
+        if (keep) store2((char *)p, KF_TYPE_F32, i + PAIR, (pair){e[2], e[3]}, false, false);
+    }
+    if (i + PAIR <= n) {
         pair v = load2(x, type, i, woven);
-        if (i + PAIR <= next->n) largest_take2(&all, next->x, type, i);
-        prefetch2(next->x, type, i + AHEAD / size_of(type));
-        v.a = exp_below(v.a, s);
-        v.b = exp_below(v.b, s);
+        v = (pair){term(v.a, rule), term(v.b, rule)};
         a = kf_vec_add(a, v.a);
         b = kf_vec_add(b, v.b);
         if (keep) store2((char *)p, KF_TYPE_F32, i, v, false, false);
+        i += PAIR;
     }
     for (; i < n; i += KF_LANES) {
         int step = step_at(i, n);
-        kf_vec e = kf_vec_select_n(exp_below(load(x, type, i, step), s), 0.0f, step);
+        kf_vec e = kf_vec_select_n(term(load(x, type, i, step), rule), 0.0f, step);
         a = kf_vec_add(a, e);
         if (keep) store((char *)p, KF_TYPE_F32, i, step, e);
     }
-    for (i = n / PAIR * PAIR; i + PAIR <= next->n; i += PAIR) largest_take2(&all, next->x, type, i); // it may be longer
-    next->largest = largest_end(all, next->x, type, next->n);
     return kf_vec_hsum(kf_vec_add(a, b));
 }
 
-// Takes the maximum of the next chunk into a state.
-KF_INLINE void raise_maximum(kf_md *s, float m) {
-    if (!(m > s->m)) return;
-    s->d *= kf_exp(s->m - m);
-    s->m = m;
-}
-
-KF_INLINE int64_t chunk_length(int64_t i, int64_t n) { return n - i < CHUNK ? n - i : CHUNK; }
-
-// The chunk behind the one at i, or the first of the row at `row`, or none.
-KF_INLINE next_chunk chunk_after(const char *x, int type, int64_t i, int64_t n, const char *row) {
-    i += CHUNK;
-    if (i < n) return (next_chunk){.x = x + i * size_of(type), .n = chunk_length(i, n)};
-    return (next_chunk){.x = row ? row : x, .n = row ? chunk_length(0, n) : 0};
-}
-
-// The state of n elements.
-KF_INLINE kf_md fold(const char *x, int type, int64_t n, bool woven) {
-    kf_md s = {-INFINITY, 0.0f};
-    float m = largest(x, type, chunk_length(0, n));
-    for (int64_t i = 0; i < n; i += CHUNK) {
-        next_chunk next = chunk_after(x, type, i, n, NULL);
-        raise_maximum(&s, m);
-        s.d += exp_sum(x + i * size_of(type), type, chunk_length(i, n), shift_of(s.m), NULL, false, &next, woven);
-        m = next.largest;
-    }
+// The state of n elements from their true maximum, in any dtype: seldom needed. p NULL: the terms are not kept.
+static __attribute__((noinline)) kf_md sum_again(const char *x, int type, int64_t n, bool brief, float *p, bool woven) {
+    kf_md s = {largest(x, type, n), 0.0f};
+    for (int64_t i = 0; i < n; i += chunk_of(type))
+        s.d += exp_sum(x + i * size_of(type), type, chunk_length(i, n, type), rule_far(s.m, brief), p ? p + i : NULL,
+                       p != NULL, woven);
     return s;
 }
 
-// y = p * factor
+// A NaN is no good sum.
+KF_INLINE bool good_sum(float d) { return d >= LEAST_SUM && d <= MOST_SUM; }
+
+// 2^(s - c m) for s = c m rounded: what makes a sum of 2^(c x - s) one of exp(x - m).
+KF_INLINE float undo_rounding(float m) { return kf_exp2((float)(m * KF_LOG2E - (double)m * (double)KF_LOG2E)); }
+
+// The state of n elements.
+KF_INLINE kf_md fold(const char *x, int type, int64_t n, bool woven) {
+    kf_md s = {largest(x, type, n < GUESS ? n : GUESS), 0.0f};
+    if (is_far(s.m)) return sum_again(x, type, n, false, NULL, woven);
+    for (int64_t i = 0; i < n; i += chunk_of(type))
+        s.d +=
+            exp_sum(x + i * size_of(type), type, chunk_length(i, n, type), rule_near(s.m, false), NULL, false, woven);
+    if (!good_sum(s.d)) return sum_again(x, type, n, false, NULL, woven);
+    s.d *= undo_rounding(s.m);
+    return s;
+}
+
+// y = factor p
 KF_INLINE void scale(char *y, int type, const float *p, int64_t n, float factor, bool woven, bool stream) {
     kf_vec f = kf_vec_set1(factor);
     int64_t i = 0;
@@ -251,7 +289,10 @@ KF_INLINE void scale(char *y, int type, const float *p, int64_t n, float factor,
         pair v = load2((const char *)p, KF_TYPE_F32, i, false);
         v.a = kf_vec_mul(v.a, f);
         v.b = kf_vec_mul(v.b, f);
-        store2(y, type, i, v, woven, stream);
+        if (woven)
+            store2_ftz(y, i, v, stream);
+        else
+            store2(y, type, i, v, false, stream);
     }
     for (; i < n; i += KF_LANES) {
         int step = step_at(i, n);
@@ -261,46 +302,45 @@ KF_INLINE void scale(char *y, int type, const float *p, int64_t n, float factor,
 
 KF_INLINE void scale_chunk(const kf_softmax_row *row, int type, const float *p, int64_t i, int64_t n, bool woven,
                            bool stream) {
-    // All -inf: d = 0 and every p is 0. A NaN in the row has made d NaN.
-    float inverse = row->state.d == 0.0f ? 0.0f : 1.0f / row->state.d;
-    float factor = kf_exp(row->shift[i / CHUNK] - shift_of(row->state.m)) * inverse;
     char *y = row->y + i * size_of(type);
     if (may_stream(y, stream))
-        scale(y, type, p + i, n, factor, woven, true);
+        scale(y, type, p + i, n, row->factor, woven, true);
     else
-        scale(y, type, p + i, n, factor, woven, false);
+        scale(y, type, p + i, n, row->factor, woven, false);
 }
 
-KF_INLINE void softmax_of(kf_softmax_row *row, const kf_softmax_row *before, kf_softmax_row *next, float *p, int y_type,
-                          int x_type, int64_t n, bool stream) {
-    bool woven = x_type == KF_TYPE_BF16 && y_type == KF_TYPE_BF16;
-    kf_md s = {-INFINITY, 0.0f};
-    float m = row ? row->largest : 0.0f;
-    for (int64_t i = 0; i < n; i += CHUNK) {
-        int64_t length = chunk_length(i, n);
+KF_INLINE void softmax_of(kf_softmax_row *row, const kf_softmax_row *before, float *p, int y_type, int x_type,
+                          int64_t n, bool brief, bool stream) {
+    const bool woven = x_type == KF_TYPE_BF16 && y_type == KF_TYPE_BF16;
+    const float m = row ? largest(row->x, x_type, n < GUESS ? n : GUESS) : 0.0f;
+    bool again = is_far(m);
+    float d = 0.0f;
+    for (int64_t i = 0; i < n; i += chunk_of(x_type)) {
+        int64_t length = chunk_length(i, n, x_type);
         if (before) scale_chunk(before, y_type, p, i, length, woven, stream);
-        if (!row) continue;
-        next_chunk behind = chunk_after(row->x, x_type, i, n, next ? next->x : NULL);
-        raise_maximum(&s, m);
-        row->shift[i / CHUNK] = shift_of(s.m);
-        s.d += exp_sum(row->x + i * size_of(x_type), x_type, length, shift_of(s.m), p + i, true, &behind, woven);
-        m = behind.largest;
+        if (row && !again)
+            d += exp_sum(row->x + i * size_of(x_type), x_type, length, rule_near(m, brief), p + i, true, woven);
     }
-    if (row) row->state = s;
-    if (row && next)
-        next->largest = m;
-    else if (next)
-        next->largest = largest(next->x, x_type, chunk_length(0, n));
+    if (!row) return;
+    again = again || !good_sum(d);
+    row->state = again ? sum_again(row->x, x_type, n, brief, p, woven) : (kf_md){m, d * undo_rounding(m)};
+    if (again) d = row->state.d;
+    row->factor = d == 0.0f ? 0.0f : 1.0f / d; // all -inf: d = 0 and every p is 0. A NaN in the row has made d NaN
 }
 
-static void rows_softmax(kf_softmax_row *row, const kf_softmax_row *before, kf_softmax_row *next, float *p, int y_type,
-                         int x_type, int64_t n, bool stream) {
-    switch (common(y_type, x_type)) {
-    case KF_TYPE_F32: softmax_of(row, before, next, p, KF_TYPE_F32, KF_TYPE_F32, n, stream); return;
-    case KF_TYPE_F16: softmax_of(row, before, next, p, KF_TYPE_F16, KF_TYPE_F16, n, stream); return;
-    case KF_TYPE_BF16: softmax_of(row, before, next, p, KF_TYPE_BF16, KF_TYPE_BF16, n, stream); return;
-    default: softmax_of(row, before, next, p, y_type, x_type, n, stream);
-    }
+static void rows_softmax(kf_softmax_row *row, const kf_softmax_row *before, float *p, int y_type, int x_type, int64_t n,
+                         bool want_state, bool stream) {
+    const int both = common(y_type, x_type), f16 = KF_TYPE_F16, bf16 = KF_TYPE_BF16;
+    if (both == KF_TYPE_F32)
+        softmax_of(row, before, p, KF_TYPE_F32, KF_TYPE_F32, n, false, stream);
+    else if (both == f16 && !want_state)
+        softmax_of(row, before, p, f16, f16, n, true, stream);
+    else if (both == bf16 && !want_state)
+        softmax_of(row, before, p, bf16, bf16, n, true, stream);
+    else if (both == bf16)
+        softmax_of(row, before, p, bf16, bf16, n, false, stream);
+    else
+        softmax_of(row, before, p, y_type, x_type, n, false, stream);
 }
 
 static kf_md rows_softmax_state(const char *x, int x_type, int64_t n) {
@@ -311,30 +351,45 @@ static kf_md rows_softmax_state(const char *x, int x_type, int64_t n) {
     }
 }
 
-KF_INLINE void softmax_apply_to(char *y, int y_type, const char *x, int x_type, int64_t n, kf_md row, bool stream) {
-    kf_vec m = kf_vec_set1(shift_of(row.m)), inverse = kf_vec_set1(row.d == 0.0f ? 0.0f : 1.0f / row.d);
+KF_INLINE void softmax_apply_to(char *y, int y_type, const char *x, int x_type, int64_t n, term_rule rule, float factor,
+                                bool stream) {
+    kf_vec f = kf_vec_set1(factor);
     bool woven = x_type == KF_TYPE_BF16 && y_type == KF_TYPE_BF16;
     int64_t i = 0;
     for (; i + PAIR <= n; i += PAIR) {
         pair v = load2(x, x_type, i, woven);
-        v.a = kf_vec_mul(exp_below(v.a, m), inverse);
-        v.b = kf_vec_mul(exp_below(v.b, m), inverse);
-        store2(y, y_type, i, v, woven, stream);
+        v = (pair){kf_vec_mul(term(v.a, rule), f), kf_vec_mul(term(v.b, rule), f)};
+        if (woven)
+            store2_ftz(y, i, v, stream);
+        else
+            store2(y, y_type, i, v, false, stream);
     }
     for (; i < n; i += KF_LANES) {
         int step = step_at(i, n);
-        store(y, y_type, i, step, kf_vec_mul(exp_below(load(x, x_type, i, step), m), inverse));
+        store(y, y_type, i, step, kf_vec_mul(term(load(x, x_type, i, step), rule), f));
     }
 }
 
+static __attribute__((noinline)) void softmax_apply_far(char *y, int y_type, const char *x, int x_type, int64_t n,
+                                                        kf_md row) {
+    float factor = row.d == 0.0f ? 0.0f : 1.0f / row.d;
+    softmax_apply_to(y, y_type, x, x_type, n, rule_far(row.m, y_type != KF_TYPE_F32), factor, false);
+}
+
 KF_INLINE void softmax_apply_of(char *y, int y_type, const char *x, int x_type, int64_t n, kf_md row, bool stream) {
+    const bool brief = y_type != KF_TYPE_F32;
+    float factor = undo_rounding(row.m) / row.d;
     if (may_stream(y, stream))
-        softmax_apply_to(y, y_type, x, x_type, n, row, true);
+        softmax_apply_to(y, y_type, x, x_type, n, rule_near(row.m, brief), factor, true);
     else
-        softmax_apply_to(y, y_type, x, x_type, n, row, false);
+        softmax_apply_to(y, y_type, x, x_type, n, rule_near(row.m, brief), factor, false);
 }
 
 static void rows_softmax_apply(char *y, int y_type, const char *x, int x_type, int64_t n, kf_md row, bool stream) {
+    if (is_far(row.m)) {
+        softmax_apply_far(y, y_type, x, x_type, n, row);
+        return;
+    }
     switch (common(y_type, x_type)) {
     case KF_TYPE_F32: softmax_apply_of(y, KF_TYPE_F32, x, KF_TYPE_F32, n, row, stream); return;
     case KF_TYPE_F16: softmax_apply_of(y, KF_TYPE_F16, x, KF_TYPE_F16, n, row, stream); return;
@@ -570,9 +625,28 @@ KF_INLINE kf_vec swiglu1(kf_vec gate, kf_vec up, int y_type) {
     return kf_vec_mul(kf_vec_div(gate, kf_vec_add(kf_vec_set1(1.0f), e)), up);
 }
 
+// The same four times, for 16 bits, step by step: the schedulers hold too few instructions for four such chains in turn.
+KF_INLINE void swiglu4(kf_vec *gate, const kf_vec *up) {
+    kf_vec e[4];
+    for (int k = 0; k < 4; k++) e[k] = gate[k];
+    kf_vec_exp_minus4(e);
+    for (int k = 0; k < 4; k++) e[k] = kf_vec_add(kf_vec_set1(1.0f), e[k]);
+    for (int k = 0; k < 4; k++) gate[k] = kf_vec_div(gate[k], e[k]);
+    for (int k = 0; k < 4; k++) gate[k] = kf_vec_mul(gate[k], up[k]);
+}
+
 KF_INLINE void swiglu_to(char *y, int y_type, const char *gate, const char *up, int type, int64_t n, bool stream) {
     bool woven = y_type == KF_TYPE_BF16 && type == KF_TYPE_BF16;
     int64_t i = 0;
+    for (; woven && i + 2 * PAIR <= n; i += 2 * PAIR) {
+        kf_vec g[4], u[4];
+        for (int k = 0; k < 4; k += 2) {
+            kf_vec_load_woven_bf16(gate + (i + k * KF_LANES) * 2, &g[k], &g[k + 1]);
+            kf_vec_load_woven_bf16(up + (i + k * KF_LANES) * 2, &u[k], &u[k + 1]);
+        }
+        swiglu4(g, u);
+        for (int k = 0; k < 4; k += 2) store2_ftz(y, i + k * KF_LANES, (pair){g[k], g[k + 1]}, stream);
+    }
     for (; i + PAIR <= n; i += PAIR) {
         pair g = load2(gate, type, i, woven), u = load2(up, type, i, woven);
         g.a = swiglu1(g.a, u.a, y_type);

@@ -194,6 +194,13 @@ static inline void kf_vec_stream_woven_bf16(void *p, kf_vec even, kf_vec odd) {
     _mm256_stream_si256((__m256i *)p, kf_vec_weave_bf16(even, odd));
 }
 
+static inline void kf_vec_store_woven_bf16_ftz(void *p, kf_vec even, kf_vec odd) {
+    kf_vec_store_woven_bf16(p, even, odd);
+}
+static inline void kf_vec_stream_woven_bf16_ftz(void *p, kf_vec even, kf_vec odd) {
+    kf_vec_stream_woven_bf16(p, even, odd);
+}
+
 static inline __attribute__((always_inline)) void kf_vec_prefetch(const void *p) {
     _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
@@ -233,6 +240,15 @@ static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
     return _mm256_and_ps(scaled, _mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ));
 }
 
+// The clamp keeps the exponent from running over.
+static inline kf_vec kf_vec_exp2_far(kf_vec x) { return kf_vec_exp2_flush(kf_vec_min(kf_vec_set1(127.0f), x)); }
+static inline kf_vec kf_vec_exp2_short(kf_vec x) { return kf_vec_exp2_far(x); }
+
+static inline void kf_vec_exp2_short4(kf_vec *x) {
+    for (int k = 0; k < 4; k++) x[k] = kf_vec_exp2_short(x[k]);
+}
+static inline kf_vec kf_vec_exponent(kf_vec x, kf_vec s) { return _mm256_fmsub_ps(x, kf_vec_set1(KF_LOG2E), s); }
+
 static inline kf_vec kf_vec_exp_minus(kf_vec x) {
     x = kf_vec_mul(x, kf_vec_set1(-KF_LOG2E));
     x = kf_vec_min(kf_vec_set1(KF_EXP2_MAX), kf_vec_max(kf_vec_set1(KF_EXP2_MIN), x));
@@ -242,6 +258,10 @@ static inline kf_vec kf_vec_exp_minus(kf_vec x) {
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C2));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_D5_C1));
     return kf_vec_scale_by_power(kf_vec_fma(p, r, kf_vec_set1(1.0f)), n);
+}
+
+static inline void kf_vec_exp_minus4(kf_vec *x) {
+    for (int k = 0; k < 4; k++) x[k] = kf_vec_exp_minus(x[k]);
 }
 
 // -------------------------------------------------------------------------------------------------------------- angles

@@ -169,14 +169,24 @@ static inline __m512i kf_vec_weave_by_integers(kf_vec even, kf_vec odd) {
     __m512i low = _mm512_srli_epi32(kf_vec_round_bits(even), 16);
     return _mm512_mask_blend_epi16(0xaaaaaaaau, low, kf_vec_round_bits(odd));
 }
+// Puts the halves of vcvtne2ps2bf16's result together.
+static inline __m512i kf_vec_weave_halves(__m512i halves) {
+    const __m512i places = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                            21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(places, halves);
+}
+// Subnormal numbers become zero where the hardware has the instruction.
+static inline __m512i kf_vec_weave_bf16_ftz(kf_vec even, kf_vec odd) {
+#ifdef __AVX512BF16__
+    return kf_vec_weave_halves((__m512i)_mm512_cvtne2ps_pbh(odd, even));
+#else
+    return kf_vec_weave_by_integers(even, odd);
+#endif
+}
 static inline __m512i kf_vec_weave_bf16(kf_vec even, kf_vec odd) {
 #ifdef __AVX512BF16__
     __mmask16 subnormal = _mm512_fpclass_ps_mask(even, 0x20), other = _mm512_fpclass_ps_mask(odd, 0x20);
-    if (__builtin_expect(_kortestz_mask16_u8(subnormal, other), 1)) {
-        const __m512i places = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
-                                                6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-        return _mm512_permutexvar_epi16(places, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
-    }
+    if (__builtin_expect(_kortestz_mask16_u8(subnormal, other), 1)) return kf_vec_weave_bf16_ftz(even, odd);
 #endif
     return kf_vec_weave_by_integers(even, odd);
 }
@@ -185,6 +195,12 @@ static inline void kf_vec_store_woven_bf16(void *p, kf_vec even, kf_vec odd) {
 }
 static inline void kf_vec_stream_woven_bf16(void *p, kf_vec even, kf_vec odd) {
     _mm512_stream_si512((__m512i *)p, kf_vec_weave_bf16(even, odd));
+}
+static inline void kf_vec_store_woven_bf16_ftz(void *p, kf_vec even, kf_vec odd) {
+    _mm512_storeu_si512(p, kf_vec_weave_bf16_ftz(even, odd));
+}
+static inline void kf_vec_stream_woven_bf16_ftz(void *p, kf_vec even, kf_vec odd) {
+    _mm512_stream_si512((__m512i *)p, kf_vec_weave_bf16_ftz(even, odd));
 }
 
 // Into the L2 cache. Always inlined: of a call that does nothing but prefetch GCC thinks that it does nothing.
@@ -217,8 +233,38 @@ static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
     return _mm512_scalef_ps(p, x);
 }
 
-// exp(-x) of degree 5, with the error of log2(e), |x| 1.3e-8, besides.
-static inline kf_vec kf_vec_exp_minus(kf_vec x) { return kf_vec_exp2_flush(kf_vec_mul(x, kf_vec_set1(-KF_LOG2E))); }
+// The same of degree 4: before a rounding to 16 bits.
+static inline __attribute__((always_inline)) kf_vec kf_vec_exp2_short(kf_vec x) {
+    kf_vec r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_FLOOR_D4_C4), r, kf_vec_set1(KF_EXP2_FLOOR_D4_C3));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D4_C2));
+    p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D4_C1));
+    return _mm512_scalef_ps(kf_vec_fma(p, r, kf_vec_set1(1.0f)), x);
+}
+// Of four vectors, step by step.
+static inline __attribute__((always_inline)) void kf_vec_exp2_short4(kf_vec *x) {
+    kf_vec r[4], p[4];
+    for (int k = 0; k < 4; k++) r[k] = _mm512_reduce_ps(x[k], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    for (int k = 0; k < 4; k++)
+        p[k] = kf_vec_fma(kf_vec_set1(KF_EXP2_FLOOR_D4_C4), r[k], kf_vec_set1(KF_EXP2_FLOOR_D4_C3));
+    for (int k = 0; k < 4; k++) p[k] = kf_vec_fma(p[k], r[k], kf_vec_set1(KF_EXP2_FLOOR_D4_C2));
+    for (int k = 0; k < 4; k++) p[k] = kf_vec_fma(p[k], r[k], kf_vec_set1(KF_EXP2_FLOOR_D4_C1));
+    for (int k = 0; k < 4; k++) p[k] = kf_vec_fma(p[k], r[k], kf_vec_set1(1.0f));
+    for (int k = 0; k < 4; k++) x[k] = _mm512_scalef_ps(p[k], x[k]);
+}
+// kf_vec_exp2_flush, and for large x at least 2^127.
+static inline kf_vec kf_vec_exp2_far(kf_vec x) { return kf_vec_exp2_flush(x); }
+
+// x log2(e) - s with one rounding.
+static inline kf_vec kf_vec_exponent(kf_vec x, kf_vec s) { return _mm512_fmsub_ps(x, kf_vec_set1(KF_LOG2E), s); }
+
+// exp(-x) by the short exp2, with the error of log2(e), |x| 1.3e-8, besides.
+static inline kf_vec kf_vec_exp_minus(kf_vec x) { return kf_vec_exp2_short(kf_vec_mul(x, kf_vec_set1(-KF_LOG2E))); }
+
+static inline __attribute__((always_inline)) void kf_vec_exp_minus4(kf_vec *x) {
+    for (int k = 0; k < 4; k++) x[k] = kf_vec_mul(x[k], kf_vec_set1(-KF_LOG2E));
+    kf_vec_exp2_short4(x);
+}
 
 // -------------------------------------------------------------------------------------------------------------- angles
 

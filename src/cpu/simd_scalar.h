@@ -106,6 +106,12 @@ static inline void kf_vec_store_woven_bf16(void *p, kf_vec even, kf_vec odd) {
     kf_vec_store_bf16((char *)p + 2, odd);
 }
 static inline void kf_vec_stream_woven_bf16(void *p, kf_vec even, kf_vec odd) { kf_vec_store_woven_bf16(p, even, odd); }
+static inline void kf_vec_store_woven_bf16_ftz(void *p, kf_vec even, kf_vec odd) {
+    kf_vec_store_woven_bf16(p, even, odd);
+}
+static inline void kf_vec_stream_woven_bf16_ftz(void *p, kf_vec even, kf_vec odd) {
+    kf_vec_stream_woven_bf16(p, even, odd);
+}
 static inline __attribute__((always_inline)) void kf_vec_prefetch(const void *p) { (void)p; }
 static inline void kf_vec_stream_fence(void) {}
 
@@ -114,8 +120,18 @@ static inline kf_vec kf_vec_round_bf16(kf_vec a) { return kf_bf16_to_float(kf_fl
 
 static inline kf_vec kf_vec_exp2(kf_vec x) { return kf_exp2(x); }
 static inline kf_vec kf_vec_exp2_flush(kf_vec x) { return kf_exp2(x); }
+static inline kf_vec kf_vec_exp2_far(kf_vec x) { return kf_exp2(x); }
+static inline kf_vec kf_vec_exp2_short(kf_vec x) { return kf_exp2(x); }
+static inline void kf_vec_exp2_short4(kf_vec *x) {
+    for (int k = 0; k < 4; k++) x[k] = kf_vec_exp2_short(x[k]);
+}
+static inline kf_vec kf_vec_exponent(kf_vec x, kf_vec s) { return (float)((double)x * (double)KF_LOG2E - (double)s); }
 static inline kf_vec kf_vec_exp(kf_vec x) { return kf_exp(x); }
 static inline kf_vec kf_vec_exp_minus(kf_vec x) { return kf_exp(-x); }
+
+static inline void kf_vec_exp_minus4(kf_vec *x) {
+    for (int k = 0; k < 4; k++) x[k] = kf_vec_exp_minus(x[k]);
+}
 
 static inline void kf_vec_angles(const double *frequency, int pairs, double magnitude, double position, float *cosine,
                                  float *sine) {

@@ -77,20 +77,19 @@ static struct segment segment_of(const kf_softmax_problem *p, int64_t row, int64
                             rest < KF_SOFTMAX_SEGMENT ? rest : KF_SOFTMAX_SEGMENT};
 }
 
-// Rows first .. end - 1, three of them under way at a time.
+// Rows first .. end - 1, two of them under way at a time.
 static void short_rows(const kf_op *op, const kf_row_kernels *k, int64_t first, int64_t end, float *scratch) {
     const kf_softmax_problem *p = &op->problem.softmax;
-    kf_softmax_row rows[3], *before = NULL, *row = NULL;
-    for (int64_t i = first; i < end + 2; i++) {
-        kf_softmax_row *next = i < end ? &rows[i % 3] : NULL;
-        if (next) {
-            next->x = kf_view_row(&p->x, 1, i);
-            next->y = kf_view_row(&p->y, 1, i);
+    kf_softmax_row rows[2], *before = NULL;
+    for (int64_t i = first; i <= end; i++) {
+        kf_softmax_row *row = i < end ? &rows[i % 2] : NULL;
+        if (row) {
+            row->x = kf_view_row(&p->x, 1, i);
+            row->y = kf_view_row(&p->y, 1, i);
         }
-        k->softmax(row, before, next, scratch, p->y.type, p->x.type, p->options.n, plan_of(op)->stream);
-        if (row) store_lse(&p->lse, i - 1, row->state);
+        k->softmax(row, before, scratch, p->y.type, p->x.type, p->options.n, kf_present(&p->lse), plan_of(op)->stream);
+        if (row) store_lse(&p->lse, i, row->state);
         before = row;
-        row = next;
     }
 }
 

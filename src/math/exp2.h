@@ -11,9 +11,10 @@
 //     name          degree  polynomial  function (measured in ulp by test_half.c and test_simd_*.c)
 //     KF_EXP2_D6      6      3.0e-9      1.1   exp2
 //     KF_EXP2_D5      5      9.4e-8      1.9   exp2 where a few bits buy speed: softmax
+//     KF_EXP2_FLOOR_D4  4    3e-6        50    exp2 before a rounding to 16 bits (2e-3, 2e-4)
 //     KF_EXP_D6       6      3.2e-9      1.1   exp
 //
-// KF_EXP2_FLOOR_D5 is D5 for 0 <= r < 1, n = floor(x), which AVX-512 has instructions for.
+// KF_EXP2_FLOOR_D5 is D5 (and D4 such a one) for 0 <= r < 1, n = floor(x), which AVX-512 has instructions for.
 //
 // -inf gives 0, NaN stays NaN, +inf stays +inf; results below 2^-126 round to subnormals, below 2^-150 to 0; above
 // 2^128: +inf.
@@ -44,6 +45,11 @@
 #define KF_EXP2_FLOOR_D5_C3 0x1.c91c10p-5f
 #define KF_EXP2_FLOOR_D5_C4 0x1.277c1cp-7f
 #define KF_EXP2_FLOOR_D5_C5 0x1.e96910p-10f
+
+#define KF_EXP2_FLOOR_D4_C1 0x1.62d6c6p-1f
+#define KF_EXP2_FLOOR_D4_C2 0x1.ee2454p-3f
+#define KF_EXP2_FLOOR_D4_C3 0x1.abf854p-5f
+#define KF_EXP2_FLOOR_D4_C4 0x1.b7f754p-7f
 
 #define KF_EXP_D6_C2 0x1.fffffcp-2f // C1 = 1
 #define KF_EXP_D6_C3 0x1.555492p-3f
