@@ -10,6 +10,7 @@
 static kf_status rmsnorm_plan(kf_op *op) {
     const kf_rmsnorm_problem *p = &op->problem.rmsnorm;
     op->plan.phases = 1;
+    op->plan.streams = 1;
     op->plan.items[0] = kf_ceil_div(p->options.rows, kf_rows_per_item(p->options.n));
     op->plan.scratch_bytes = (size_t)p->options.n * sizeof(float);
     op->plan.word[0] = kf_rows_stream(&p->y);

@@ -145,10 +145,13 @@ static void rows_convert(char *y, int y_type, const char *x, int x_type, int64_t
 
 enum {
     GUESS = 128, // elements whose largest is m: a twelfth of a row of 1536
-    // Bytes of x that are summed between two writings of the same length: what L1 has room for beside the terms.
-    CHUNK_BYTES = 8192,
-    // Bytes between what is read from memory and what is asked for: from 8 KB on the reading of softmax waits no more.
-    AHEAD = 8192
+    // Bytes of x that are summed between two writings of as many elements, and the distance at which x is asked for. fp32
+    // goes at memory's rate only if it asks evenly: a core has some 48 requests under way, and what a long sum asks for
+    // beyond them is dropped. 16 bits are bound by arithmetic, to which every begun chunk adds.
+    CHUNK_BYTES_32 = 2048,
+    CHUNK_BYTES_16 = 8192,
+    AHEAD_32 = 8192,
+    AHEAD_16 = 16384
 };
 
 // Of d: the term of m itself is 1, and up to 2^16 the exponents' rounding stays below 4e-7.
@@ -156,7 +159,8 @@ static const float LEAST_SUM = 0.5f, MOST_SUM = 0x1p16f;
 // Of |s|: its rounding is below 2^-4.
 static const float FAR = 0x1p20f;
 
-KF_INLINE int64_t chunk_of(int type) { return CHUNK_BYTES / size_of(type); }
+KF_INLINE int64_t chunk_of(int type) { return type == KF_TYPE_F32 ? CHUNK_BYTES_32 / 4 : CHUNK_BYTES_16 / 2; }
+KF_INLINE int64_t ahead_of(int type) { return type == KF_TYPE_F32 ? AHEAD_32 / 4 : AHEAD_16 / 2; }
 
 KF_INLINE int64_t chunk_length(int64_t i, int64_t n, int type) {
     return n - i < chunk_of(type) ? n - i : chunk_of(type);
@@ -222,28 +226,28 @@ KF_INLINE void terms4(kf_vec *v, term_rule rule) {
         for (int k = 0; k < 4; k++) v[k] = kf_vec_exp2_far(v[k]);
 }
 
-// The sum of the terms; p, if `keep`, receives them. Asks for what lies AHEAD.
+// The sum of the terms; p, if `keep`, receives them. Asks for what lies ahead.
 KF_INLINE float exp_sum(const char *x, int type, int64_t n, term_rule rule, float *p, bool keep, bool woven) {
     kf_vec a = kf_vec_zero(), b = a;
     int64_t i = 0;
-    for (; i + 2 * PAIR <= n; i += 2 * PAIR) {
+    for (; rule.brief && i + 2 * PAIR <= n; i += 2 * PAIR) {
         pair v = load2(x, type, i, woven), w = load2(x, type, i + PAIR, woven);
         kf_vec e[4] = {v.a, v.b, w.a, w.b};
-        prefetch2(x, type, i + AHEAD / size_of(type));
-        prefetch2(x, type, i + PAIR + AHEAD / size_of(type));
+        prefetch2(x, type, i + ahead_of(type));
+        prefetch2(x, type, i + PAIR + ahead_of(type));
         terms4(e, rule);
         a = kf_vec_add(kf_vec_add(a, e[0]), e[2]);
         b = kf_vec_add(kf_vec_add(b, e[1]), e[3]);
         if (keep) store2((char *)p, KF_TYPE_F32, i, (pair){e[0], e[1]}, false, false);
         if (keep) store2((char *)p, KF_TYPE_F32, i + PAIR, (pair){e[2], e[3]}, false, false);
     }
-    if (i + PAIR <= n) {
+    for (; i + PAIR <= n; i += PAIR) {
         pair v = load2(x, type, i, woven);
+        prefetch2(x, type, i + ahead_of(type));
         v = (pair){term(v.a, rule), term(v.b, rule)};
         a = kf_vec_add(a, v.a);
         b = kf_vec_add(b, v.b);
         if (keep) store2((char *)p, KF_TYPE_F32, i, v, false, false);
-        i += PAIR;
     }
     for (; i < n; i += KF_LANES) {
         int step = step_at(i, n);

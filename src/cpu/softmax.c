@@ -36,6 +36,7 @@ static kf_status softmax_plan(kf_op *op) {
     plan->stream = kf_rows_stream(&p->y);
     plan->rows_per_item = kf_rows_per_item(n);
     op->plan.phases = 1;
+    op->plan.streams = 1;
     op->plan.items[0] = kf_ceil_div(rows, plan->rows_per_item);
     if (n <= KF_SOFTMAX_ROW) {
         op->plan.scratch_bytes = (size_t)n * sizeof(float);

@@ -13,6 +13,7 @@ static kf_status swiglu_plan(kf_op *op) {
     const kf_swiglu_problem *p = &op->problem.swiglu;
     int64_t rows = p->options.rows, n = p->options.n;
     op->plan.phases = 1;
+    op->plan.streams = 1;
     op->plan.items[0] = n > KF_ROW_ITEM ? rows * blocks_per_row(n) : kf_ceil_div(rows, kf_rows_per_item(n));
     op->plan.word[0] = kf_rows_stream(&p->y);
     return KF_OK;
