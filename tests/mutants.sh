@@ -220,12 +220,12 @@ mutant slow positions-of-batch src/cpu/attention_rows.c \
     attention/random
 
 # ------------------------------------------------------------------------------------------------ operations on rows
-mutant quick softmax-rescale src/cpu/rows_loops.h \
-    's->d *= kf_exp(s->m - m);' '' \
-    softmax/long
-mutant slow softmax-next-longer src/cpu/rows_loops.h \
-    'for (i = n / PAIR * PAIR; i + PAIR <= next->n; i += PAIR) largest_take2(&all, next->x, type, i);' '' \
-    softmax/length/4099
+mutant quick softmax-again src/cpu/rows_loops.h \
+    'again = again || !good_sum(d);' '' \
+    softmax/hostile/last-high
+mutant slow softmax-all-hidden src/cpu/rows_loops.h \
+    'm == -INFINITY ? 0.0f : m' 'm' \
+    softmax/hostile/all-minus-inf
 mutant slow rmsnorm-kept src/cpu/rows_loops.h \
     'bool kept = r->sum && (r->sum == r->x || r->sum == r->residual);' 'bool kept = false;' \
     rmsnorm/sum-is-residual
