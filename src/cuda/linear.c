@@ -27,9 +27,9 @@ typedef struct linear_plan {
     int32_t made;                        // not 0: the weights come through the workspace
     int32_t blocks, units, row_blocks, octets, slices, slice_units;
     int32_t ring, shared;
-    int64_t grid, rounds;
-    int64_t weight_bytes, part_bytes,
-        beside_floats; // of the workspace: weights, a part of x, scales (and as many sums)
+    int64_t grid;
+    int32_t record, beside;        // of x in form: bytes of a block, floats a row in it
+    int64_t weight_bytes, x_bytes; // of the workspace: weights, x in form
 } linear_plan;
 kf_static_assert(sizeof(linear_plan) <= sizeof((kf_plan *)0)->word, "the plan's words hold it");
 
@@ -129,14 +129,15 @@ static bool plan_stream(const kf_op *op, int octets, linear_plan *plan) {
         shared = plan->slices * (warp_bytes + (int64_t)plan->ring * kernel->shared);
     }
     plan->shared = (int32_t)shared;
-    plan->rounds = rounds;
     return true;
 }
 
-// One octet a block where all blocks find room at once, two where there are more.
+// One octet a block where even so there are few warps: then the machine waits for the longest of them, not for memory.
 static bool choose_stream(const kf_op *op, linear_plan *plan) {
-    if (op->problem.linear.options.T > KF_STREAM_ROWS) return false;
-    return (plan_stream(op, 1, plan) && plan->rounds == 1) || plan_stream(op, 2, plan);
+    const kf_linear_problem *p = &op->problem.linear;
+    const int64_t warps = (int64_t)plan->octets * plan->slices, few = kf_block_quantised(p->weight.type) ? 2 : 4;
+    if (p->options.T > KF_STREAM_ROWS) return false;
+    return plan_stream(op, warps <= few * kf_cuda(op->context)->multiprocessors ? 1 : 2, plan);
 }
 
 static kf_status plan_tiles(const kf_op *op, linear_plan *plan) {
@@ -149,9 +150,9 @@ static kf_status plan_tiles(const kf_op *op, linear_plan *plan) {
     plan->x_form = (kf_block_quantised(p->weight.type) ? kf_cuda_linear_x : kf_cuda_linear_x_dense)[plan->kernel->mode];
     plan->grid = divide_up(p->options.N, KF_TILE_M) * divide_up(p->options.T, KF_TILE_N);
     plan->shared = plan->kernel->shared;
-    const int64_t rows = round_up(p->options.T, KF_OCTET), columns = plan->row_blocks;
-    plan->part_bytes = rows * columns * (plan->kernel->mode == KF_X_INT8 ? 32 : 64);
-    plan->beside_floats = rows * columns;
+    plan->beside = plan->kernel->mode == KF_X_INT8 ? 2 : kf_block_affine(p->weight.type) ? 1 : 0;
+    plan->record = KF_TILE_N * (kf_x_bytes(plan->kernel->mode) + plan->beside * (int32_t)sizeof(float));
+    plan->x_bytes = divide_up(p->options.T, KF_TILE_N) * plan->row_blocks * plan->record;
     int before = 0;
     KF_TRY(kf_cuda_enter(device, &before));
     const kf_status status = kf_cuda_prepare_kernel(plan->kernel->function, plan->shared, "linear: kernel");
@@ -178,9 +179,7 @@ static kf_status make_plan(kf_op *op) {
     if (!choose_stream(op, &plan)) KF_TRY(plan_tiles(op, &plan));
     if (plan.grid > INT32_MAX)
         return kf_fail(KF_UNSUPPORTED, "linear: %lld tiles; the cuda backend allows 2^31 - 1", (long long)plan.grid);
-    const int64_t parts = plan.kernel->mode == KF_X_SPLIT ? 3 : 1;
-    op->plan.shared_bytes =
-        (size_t)(plan.weight_bytes + parts * plan.part_bytes + 2 * plan.beside_floats * (int64_t)sizeof(float));
+    op->plan.shared_bytes = (size_t)(plan.weight_bytes + plan.x_bytes);
     op->plan.phases = 1;
     op->plan.items[0] = plan.grid;
     memcpy(op->plan.word, &plan, sizeof plan);
@@ -223,7 +222,6 @@ static kf_status make_argument(const kf_op *op, char *workspace, kf_cuda_linear 
         .y_stride = p->y.stride[0],
         .row_bytes = made ? plan->blocks * KF_BLOCK_SMALL * element_bytes(p->weight.type) : dense_row_bytes(&p->weight),
         .octet_bytes = quantised ? kf_octet_bytes(p->weight.type, KF_OCTET, p->options.K) : 0,
-        .part_bytes = plan->part_bytes,
         .T = (int32_t)p->options.T,
         .N = (int32_t)p->options.N,
         .K = (int32_t)p->options.K,
@@ -238,12 +236,11 @@ static kf_status make_argument(const kf_op *op, char *workspace, kf_cuda_linear 
         .x_type = p->x.type,
         .y_type = p->y.type,
         .bias_type = p->bias.type,
+        .record = plan->record,
+        .beside = plan->beside,
         .x_aligned = (uintptr_t)p->x.data % 16 == 0 && p->x.stride[0] * x_bytes % 16 == 0,
         .weights_made = made && plan->blocks > 0,
     };
-    const int64_t parts = plan->kernel->mode == KF_X_SPLIT ? 3 : 1;
-    a.x_scale = (float *)(void *)(a.parts + parts * plan->part_bytes);
-    a.x_sum = a.x_scale + plan->beside_floats;
     *argument = a;
     return KF_OK;
 }
@@ -273,7 +270,8 @@ kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace) {
                               "linear: launch of the weights' packing"));
     }
     if (plan->kernel->kind == KF_CUDA_TILE)
-        KF_TRY(launch_prepare(device, plan->x_form, divide_up(a.T, KF_OCTET) * plan->row_blocks, &a,
+        KF_TRY(launch_prepare(device, plan->x_form,
+                              divide_up(a.T, KF_TILE_N) * (KF_TILE_N / KF_OCTET) * plan->row_blocks, &a,
                               "linear: launch of x's packing"));
     const bool stream = plan->kernel->kind == KF_CUDA_STREAM;
     const kf_cuda_launch_shape shape = {.blocks = plan->grid,

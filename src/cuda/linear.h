@@ -22,12 +22,10 @@ typedef struct kf_cuda_linear {
     char *y;
     const char *source;         // of the packing kernel, which writes to `packed`
     char *packed;               //
-    char *parts;                // x in form: [part][octet][block][lane], 16 bytes (int8: 8)
-    float *x_scale, *x_sum;     // [octet][block][8]: int8's scale; the block's sum
+    char *parts;                // of the tile kernel: x in form (linear_tile.cuh)
     int64_t x_stride, y_stride; // elements
     int64_t row_bytes;          // of w, dense; of `source`
     int64_t octet_bytes;        // of a full octet of w
-    int64_t part_bytes;         // to the next part
     int32_t T, N, K;
     int32_t blocks, units, octets; // of K and of N: blocks and units that hold columns
     int32_t row_blocks;            // of x in form: those of whole units
@@ -35,6 +33,7 @@ typedef struct kf_cuda_linear {
     int32_t ring;                      // stream: slots of a warp
     int32_t type;                      // kf_weight_type
     int32_t x_type, y_type, bias_type; // kf_type
+    int32_t record, beside;            // bytes of a block of x in form; floats a row in it
     int32_t x_aligned;                 // rows begin at multiples of 16 bytes
     int32_t weights_made;              // w was written by the kernel before this one
 } kf_cuda_linear;

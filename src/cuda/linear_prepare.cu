@@ -3,8 +3,6 @@
 // What stands before the products: weights that come as in the file are brought into the form that the products read (fragments.h; dense
 // ones into rows that begin at multiples of 16 bytes and end with zeros), and x into fragments for the tile kernel.
 //
-//     x in form   [part][octet of rows][block of 32][lane], 16 bytes (int8: 8); scale and sum of x: [octet][block][8]
-//
 // A warp takes an octet and a unit (weights), or an octet and a block (x). Bytes: all once in, once out. Called by linear.c.
 #include "cuda/linear.cuh"
 
@@ -49,30 +47,31 @@ __global__ void __launch_bounds__(WARPS * 32) kf_linear_pack(const __grid_consta
 
 template <int MODE, bool DENSE>
 __global__ void __launch_bounds__(WARPS * 32) kf_linear_x_form(const __grid_constant__ kf_cuda_linear a) {
+    constexpr int OCTETS = KF_TILE_N / KF_OCTET, FORM = MODE == KF_X_INT8 ? 8 : 16, PART = OCTETS * 32 * FORM;
     kf_launch_dependents();
     kf_wait_for_previous();
-    const int64_t row_blocks = a.row_blocks,
-                  item = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
-    const int octet = (int)(item / row_blocks), block = (int)(item % row_blocks), lane = threadIdx.x & 31;
-    const int64_t t = (int64_t)octet * KF_OCTET + (lane >> 2);
-    if ((int64_t)octet * KF_OCTET >= a.T) return;
+    const int64_t item = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
+    const int octet = (int)(item / a.row_blocks), block = (int)(item % a.row_blocks), lane = threadIdx.x & 31;
+    const int tile = octet / OCTETS, place = octet % OCTETS, row = place * KF_OCTET + (lane >> 2);
+    const int64_t t = (int64_t)tile * KF_TILE_N + row;
+    if ((int64_t)tile * KF_TILE_N >= a.T) return;
     float v[8] = {};
     if (t < a.T) kf_x_values<DENSE>(a, t, block, lane & 3, v);
-    const int64_t beside = item * 8 + (lane >> 2);
-    if (MODE == KF_X_INT8) {
-        float scale, sum;
-        reinterpret_cast<uint2 *>(a.parts)[item * 32 + lane] = kf_x_int8(v, &scale, &sum);
-        if ((lane & 3) == 0) a.x_scale[beside] = scale, a.x_sum[beside] = sum;
-        return;
-    }
-    uint4 form[3];
-    kf_x_form<MODE, DENSE>(v, form);
+    char *record = a.parts + ((int64_t)tile * a.row_blocks + block) * a.record,
+         *mine = record + (place * 32 + lane) * FORM;
+    float *sums = reinterpret_cast<float *>(record + kf_x_parts(MODE) * PART), sum = 0.0f;
+    if constexpr (MODE == KF_X_INT8) {
+        float scale;
+        *reinterpret_cast<uint2 *>(mine) = kf_x_int8(v, &scale, &sum);
+        if ((lane & 3) == 0) sums[KF_TILE_N + row] = scale;
+    } else {
+        uint4 form[3];
+        kf_x_form<MODE, DENSE>(v, form);
 #pragma unroll
-    for (int p = 0; p < kf_x_parts(MODE); p++)
-        reinterpret_cast<uint4 *>(a.parts + p * a.part_bytes)[item * 32 + lane] = form[p];
-    if (DENSE) return;
-    const float sum = kf_block_sum(v);
-    if ((lane & 3) == 0) a.x_sum[beside] = sum;
+        for (int p = 0; p < kf_x_parts(MODE); p++) *reinterpret_cast<uint4 *>(mine + p * PART) = form[p];
+        if (!DENSE) sum = kf_block_sum(v);
+    }
+    if (a.beside && (lane & 3) == 0) sums[row] = sum;
 }
 
 extern "C" const void *const kf_cuda_linear_pack = (const void *)kf_linear_pack;

@@ -12,8 +12,8 @@
 //
 //     shared    [ rings | x in form | scale, sum of x: [block][8] | sums: [2][warps][rows of W][8] ]
 //
-// One octet a block where that gives every multiprocessor something to do: the work of a warp is what a small product waits for. Two where
-// W is large: x's fragments, the loop and the products serve twice the weights.
+// One octet a block where W is small: the work of a warp is what such a product waits for. Else two: x's fragments, the loop and the
+// products serve twice the weights.
 //
 // Bytes: those of W, once; x once a block, from L2. Called by linear.c for T <= 8.
 #ifndef KF_CUDA_LINEAR_STREAM_CUH
@@ -40,17 +40,17 @@ struct kf_form {
     uint2 bytes;
 };
 
-// Brings item i = (block count, row, lane of the quad) of the warp's columns into form. All of the warp call it.
+// Eight values of a row of x (lane `part` of a quad, block `block` of the warp's own) into form. All of the warp call it.
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_stream_item(const float (&v)[8], int i, int block, int t, int T, bool live,
+__device__ __forceinline__ void kf_stream_item(const float (&v)[8], int block, int t, int part, int T, bool live,
                                                char *form, float *scales, float *sums) {
     constexpr int PARTS = kf_x_parts(MODE);
     if constexpr (MODE == KF_X_INT8) {
         float scale, sum;
         const uint2 bytes = kf_x_int8(v, &scale, &sum);
         if (!live) return;
-        *reinterpret_cast<uint2 *>(form + i * 8) = bytes;
-        if ((i & 3) == 0) scales[block * 8 + t] = scale, sums[block * 8 + t] = sum;
+        *reinterpret_cast<uint2 *>(form + ((block * T + t) * 4 + part) * 8) = bytes;
+        if (part == 0) scales[block * 8 + t] = scale, sums[block * 8 + t] = sum;
     } else {
         const float sum = kf_is_affine(TYPE) ? kf_block_sum(v) : 0.0f;
         if (!live) return;
@@ -58,8 +58,8 @@ __device__ __forceinline__ void kf_stream_item(const float (&v)[8], int i, int b
         kf_x_form<MODE, kf_is_dense(TYPE)>(v, parts);
 #pragma unroll
         for (int p = 0; p < PARTS; p++)
-            *reinterpret_cast<uint4 *>(form + (i + (block * (PARTS - 1) + p) * T * 4) * 16) = parts[p];
-        if (kf_is_affine(TYPE) && (i & 3) == 0) sums[block * 8 + t] = sum;
+            *reinterpret_cast<uint4 *>(form + (((block * PARTS + p) * T + t) * 4 + part) * 16) = parts[p];
+        if (kf_is_affine(TYPE) && part == 0) sums[block * 8 + t] = sum;
     }
 }
 
@@ -68,34 +68,41 @@ template <int TYPE, int MODE>
 __device__ __forceinline__ void kf_stream_x(const kf_cuda_linear &a, int first, int count, char *form, float *scales,
                                             float *sums, int lane) {
     constexpr bool DENSE = kf_is_dense(TYPE);
-    constexpr int AHEAD = 4; // items whose loads are on their way at a time
-    const int items = count * a.T * 4, live = min(count, a.blocks - first) * a.T * 4;
-    const int type = MODE == KF_X_BF16 ? KF_BF16_ : MODE == KF_X_F16 ? KF_F16 : a.x_type;
-    if (a.x_aligned && a.K % 32 == 0) {
-        const int64_t row_bytes = a.x_stride * (type == KF_F32 ? 4 : 2);
+    constexpr int AHEAD = 4; // rows whose loads are on their way at a time
+    const int type = MODE == KF_X_BF16 ? KF_BF16_ : MODE == KF_X_F16 ? KF_F16 : a.x_type, part = lane & 3;
+    const int64_t row_bytes = a.x_stride * (type == KF_F32 ? 4 : 2);
+    const bool aligned = a.x_aligned && a.K % 32 == 0;
 #pragma unroll 1
-        for (int base = lane; base - lane < items; base += 32 * AHEAD) {
+    for (int base = 0; base < count; base += 8) {
+        const int block = base + (lane >> 2);
+        const bool inside = block < count, live = inside && first + block < a.blocks;
+#pragma unroll 1
+        for (int row = 0; row < a.T; row += AHEAD) {
             float v[AHEAD][8];
 #pragma unroll
             for (int n = 0; n < AHEAD; n++) {
-                const int i = base + n * 32, block = a.T == 1 ? i >> 2 : (i >> 2) / a.T, t = (i >> 2) - block * a.T;
 #pragma unroll
                 for (int c = 0; c < 8; c++) v[n][c] = 0.0f;
-                if (i < live) kf_x_aligned<DENSE>(a.x + t * row_bytes, type, first + block, i & 3, v[n]);
+                if (live && aligned && row + n < a.T)
+                    kf_x_aligned<DENSE>(a.x + (row + n) * row_bytes, type, first + block, part, v[n]);
+            }
+            if (!aligned && live) { // rare, and slow
+                for (int c = 0; c < 8; c++) {
+                    const int k = (first + block) * 32 + (DENSE ? 8 * part + c : 4 * part + c % 4 + c / 4 * 16);
+#pragma unroll
+                    for (int n = 0; n < AHEAD; n++) {
+                        const bool there = row + n < a.T && k < a.K;
+                        const float value = there ? kf_element(a.x, type, (row + n) * a.x_stride + k) : 0.0f;
+#pragma unroll
+                        for (int i = 0; i < 8; i++)
+                            if (i == c) v[n][i] = value;
+                    }
+                }
             }
 #pragma unroll
-            for (int n = 0; n < AHEAD; n++) {
-                const int i = base + n * 32, block = a.T == 1 ? i >> 2 : (i >> 2) / a.T, t = (i >> 2) - block * a.T;
-                if (i - lane < items) kf_stream_item<TYPE, MODE>(v[n], i, block, t, a.T, i < items, form, scales, sums);
-            }
-        }
-    } else {
-#pragma unroll 1
-        for (int i = lane; i - lane < items; i += 32) {
-            const int block = (i >> 2) / a.T, t = (i >> 2) - block * a.T;
-            float v[8] = {};
-            if (i < live) kf_x_values<DENSE>(a, t, first + block, i & 3, v);
-            kf_stream_item<TYPE, MODE>(v, i, block, t, a.T, i < items, form, scales, sums);
+            for (int n = 0; n < AHEAD; n++)
+                if (row + n < a.T)
+                    kf_stream_item<TYPE, MODE>(v[n], block, row + n, part, a.T, inside, form, scales, sums);
         }
     }
     // Columns of the product that x has no row for: nothing that is stored depends on them, but a sum should be a number.

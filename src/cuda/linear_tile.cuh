@@ -8,7 +8,8 @@
 //     x         in form already (kf_linear_x): fragments, in stages of one or two blocks that the warps share
 //     sums      of the slice in registers, beside the sum of the slices before it
 //
-//     shared    [ stages of x | stages' scale, sum of x | weights, a part for each warp | factors, a part for each warp ]
+//     shared    [ stages of x | weights, a part for each warp | factors, a part for each warp ]
+//     x in form [tile of 64 rows][block of 32]: a record [part][octet][lane], 16 bytes (int8: 8), then sums [64], scales [64] where needed
 //
 // The order of a slice's products is the stream kernel's. Bytes: W once for each 64 rows of x, mostly from L2; x once for each 128 rows of W.
 // Called by linear.c.
@@ -27,60 +28,44 @@ template <int TYPE, int MODE> struct kf_tile {
     static const int PARTS = kf_x_parts(MODE), FORM = MODE == KF_X_INT8 ? 8 : 16; // bytes of a lane and part
     static const int STAGE_BLOCKS = MODE == KF_X_SPLIT ? 1 : 2;
     static const int STAGES = MODE == KF_X_SPLIT && kf_bits(TYPE) == 8 && !DENSE ? 2 : 3;
-    static const int X_BYTES = KF_TILE_OCTETS * STAGE_BLOCKS * PARTS * 32 * FORM; // of a stage
-    static const int BESIDE = MODE == KF_X_INT8              ? 2
-                              : kf_is_affine(TYPE) && !DENSE ? 1
-                                                             : 0; // floats a row and block: scale, sum
-    static const int BESIDE_BYTES = BESIDE * KF_TILE_OCTETS * STAGE_BLOCKS * 32;
+    static const int X_BYTES = KF_TILE_OCTETS * PARTS * 32 * FORM;                // of a block
+    static const int BESIDE = MODE == KF_X_INT8 ? 2 : kf_is_affine(TYPE) ? 1 : 0; // floats a row and block: sum, scale
+    static const int RECORD = X_BYTES + BESIDE * KF_TILE_N * 4, STAGE = STAGE_BLOCKS * RECORD;
     static const int PIECE = TYPE == KF_WEIGHT_F32 ? 2 : 1; // dense: 16-byte pieces of a lane, octet and block
     static const int W_BYTES =
         DENSE ? KF_WARP_OCTETS * STAGE_BLOCKS * PIECE * 512 : KF_WARP_OCTETS * KF_OCTET * kf_row_unit(TYPE);
     static const int W_BUFFERS = DENSE ? STAGES : 2;
     static const int FACTORS = DENSE ? 0 : KF_UNIT_BLOCKS * 32 * (kf_has_two(TYPE) ? 2 : 1); // floats of a warp
-    static const int SHARED = STAGES * (X_BYTES + BESIDE_BYTES) + KF_TILE_WARPS * (W_BUFFERS * W_BYTES + FACTORS * 4);
+    static const int SHARED = STAGES * STAGE + KF_TILE_WARPS * (W_BUFFERS * W_BYTES + FACTORS * 4);
     static const int UNIT_BLOCKS = kf_unit_blocks(TYPE), STEPS = UNIT_BLOCKS / STAGE_BLOCKS; // stages of a unit
 };
 
-// Blocks first .. of x for the tile's rows into a stage.
-template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_fetch_x(const kf_cuda_linear &a, int x_octet, int octets, int first,
-                                                uint32_t stage) {
-    using tile = kf_tile<TYPE, MODE>;
-    constexpr int CHUNKS =
-        tile::STAGE_BLOCKS * 32 * tile::FORM / 16; // of an octet and part: its blocks lie side by side
-    const int64_t row_blocks = a.row_blocks;
+// A stage of x, which lies in one piece.
+template <int BYTES> __device__ __forceinline__ void kf_tile_fetch_x(const char *from, uint32_t stage) {
 #pragma unroll
-    for (int p = 0; p < tile::PARTS; p++)
-        for (int i = threadIdx.x; i < octets * CHUNKS; i += KF_TILE_THREADS) {
-            const int octet = i / CHUNKS, chunk = i % CHUNKS;
-            const char *from = a.parts + p * a.part_bytes + ((x_octet + octet) * row_blocks + first) * 32 * tile::FORM;
-            kf_copy16(stage + ((p * KF_TILE_OCTETS + octet) * CHUNKS + chunk) * 16, from + chunk * 16);
-        }
-    if constexpr (tile::BESIDE > 0)
-        for (int i = threadIdx.x; i < octets * tile::STAGE_BLOCKS * 2; i += KF_TILE_THREADS) {
-            const int octet = i / (tile::STAGE_BLOCKS * 2), chunk = i % (tile::STAGE_BLOCKS * 2);
-            const int64_t at = ((x_octet + octet) * row_blocks + first) * 8 + chunk * 4;
-            kf_copy16(stage + tile::X_BYTES + i * 16, a.x_sum + at);
-            if (tile::BESIDE == 2) kf_copy16(stage + tile::X_BYTES + tile::BESIDE_BYTES / 2 + i * 16, a.x_scale + at);
-        }
+    for (int at = 0; at < BYTES; at += KF_TILE_THREADS * 16) {
+        const int i = at + threadIdx.x * 16;
+        if (at + KF_TILE_THREADS * 16 <= BYTES || i < BYTES) kf_copy16(stage + i, from + i);
+    }
 }
 
-// Dense: the warp's fragments of a stage. Rows and columns past the end are not written: what they give is not stored, or not used.
+// Dense: the warp's fragments of a stage; rows: of the lane, by octet. Rows and columns past the end are not written: what they give is
+// not stored, or not used.
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_fetch_dense(const kf_cuda_linear &a, int octet, int first, uint32_t to,
-                                                    int lane) {
+__device__ __forceinline__ void kf_tile_fetch_dense(const kf_cuda_linear &a, const char *const (&rows)[KF_WARP_OCTETS],
+                                                    int first, uint32_t to, int lane) {
     using tile = kf_tile<TYPE, MODE>;
 #pragma unroll
     for (int o = 0; o < KF_WARP_OCTETS; o++) {
-        const int64_t n = (int64_t)(octet + o) * KF_OCTET + (lane >> 2);
-        const char *row = a.w + n * a.row_bytes + (lane & 3) * tile::PIECE * 16;
+        if (!rows[o]) continue;
+        const char *from = rows[o] + (int64_t)first * tile::PIECE * 64;
 #pragma unroll
         for (int b = 0; b < tile::STAGE_BLOCKS; b++)
 #pragma unroll
             for (int i = 0; i < tile::PIECE; i++)
-                if (n < a.N && first + b < a.blocks)
+                if (first + b < a.blocks)
                     kf_copy16(to + (((o * tile::STAGE_BLOCKS + b) * tile::PIECE + i) * 32 + lane) * 16,
-                              row + (int64_t)(first + b) * tile::PIECE * 64 + i * 16);
+                              from + b * tile::PIECE * 64 + i * 16);
     }
 }
 
@@ -114,18 +99,15 @@ __device__ __forceinline__ void kf_tile_factors(const char *units, int rows, int
     }
 }
 
-// The lane's part of x of octet n in a stage.
+// The lane's part of x of octet n in a block's record.
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_form(const char *stage, int n, int block, int lane, uint4 (&part)[3],
-                                             uint2 &bytes) {
-    using tile = kf_tile<TYPE, MODE>;
+__device__ __forceinline__ void kf_tile_form(const char *record, int n, int lane, uint4 (&part)[3], uint2 &bytes) {
     if constexpr (MODE == KF_X_INT8) {
-        bytes = *reinterpret_cast<const uint2 *>(stage + ((n * tile::STAGE_BLOCKS + block) * 32 + lane) * 8);
+        bytes = *reinterpret_cast<const uint2 *>(record + (n * 32 + lane) * 8);
     } else {
 #pragma unroll
-        for (int p = 0; p < tile::PARTS; p++)
-            part[p] = *reinterpret_cast<const uint4 *>(
-                stage + (((p * KF_TILE_OCTETS + n) * tile::STAGE_BLOCKS + block) * 32 + lane) * 16);
+        for (int p = 0; p < kf_tile<TYPE, MODE>::PARTS; p++)
+            part[p] = *reinterpret_cast<const uint4 *>(record + ((p * KF_TILE_OCTETS + n) * 32 + lane) * 16);
     }
 }
 
@@ -134,8 +116,8 @@ typedef float kf_tile_sums[2][KF_TILE_OCTETS][4];
 // Block `block` of a stage: the weights of both strips of the warp times all octets of x, or the first half of them. No finer: a branch for
 // each octet kept the products from overlapping (5 times as slow). What an octet past the last one gives is not stored.
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_quantised(const kf_block_a (&w)[2], const float *factors, const char *stage,
-                                                  int octets, int block, int lane, kf_tile_sums &sum) {
+__device__ __forceinline__ void kf_tile_quantised(const kf_block_a (&w)[2], const float *factors, const char *record,
+                                                  int octets, int lane, kf_tile_sums &sum) {
     using tile = kf_tile<TYPE, MODE>;
     const int g = lane >> 2, t = lane & 3;
     float2 d[2], m[2];
@@ -144,17 +126,16 @@ __device__ __forceinline__ void kf_tile_quantised(const kf_block_a (&w)[2], cons
         const float *low = factors + 16 * s + g, *second = low + (kf_has_two(TYPE) ? KF_UNIT_BLOCKS * 32 : 0);
         d[s] = make_float2(low[0], low[8]), m[s] = make_float2(second[0], second[8]);
     }
-    const char *beside = stage + tile::X_BYTES + block * 32 + t * 8;
+    const char *beside = record + tile::X_BYTES + t * 8;
 #pragma unroll
     for (int n = 0; n < KF_TILE_OCTETS; n++) {
         if (n == KF_TILE_OCTETS / 2 && octets <= n) break;
         uint4 part[3];
         uint2 bytes;
-        kf_tile_form<TYPE, MODE>(stage, n, block, lane, part, bytes);
+        kf_tile_form<TYPE, MODE>(record, n, lane, part, bytes);
         float2 x_sum = make_float2(0.0f, 0.0f), scale = x_sum;
-        if (kf_is_affine(TYPE)) x_sum = *reinterpret_cast<const float2 *>(beside + n * tile::STAGE_BLOCKS * 32);
-        if (MODE == KF_X_INT8)
-            scale = *reinterpret_cast<const float2 *>(beside + tile::BESIDE_BYTES / 2 + n * tile::STAGE_BLOCKS * 32);
+        if (kf_is_affine(TYPE)) x_sum = *reinterpret_cast<const float2 *>(beside + n * 32);
+        if (MODE == KF_X_INT8) scale = *reinterpret_cast<const float2 *>(beside + KF_TILE_N * 4 + n * 32);
 #pragma unroll
         for (int s = 0; s < 2; s++) {
             if (MODE == KF_X_INT8)
@@ -166,8 +147,8 @@ __device__ __forceinline__ void kf_tile_quantised(const kf_block_a (&w)[2], cons
 }
 
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_dense(const char *weights, const char *stage, int octets, int block, int lane,
-                                              kf_tile_sums &sum) {
+__device__ __forceinline__ void kf_tile_dense(const char *weights, const char *record, int octets, int block,
+                                              int lane, kf_tile_sums &sum) {
     using tile = kf_tile<TYPE, MODE>;
     const uint4 *pieces = reinterpret_cast<const uint4 *>(weights) + lane;
     kf_dense_a<TYPE, MODE> w[2];
@@ -186,7 +167,7 @@ __device__ __forceinline__ void kf_tile_dense(const char *weights, const char *s
         if (n == KF_TILE_OCTETS / 2 && octets <= n) break;
         uint4 part[3];
         uint2 unused;
-        kf_tile_form<TYPE, MODE>(stage, n, block, lane, part, unused);
+        kf_tile_form<TYPE, MODE>(record, n, lane, part, unused);
 #pragma unroll
         for (int s = 0; s < 2; s++) kf_dense_block<TYPE, MODE>(sum[s][n], w[s], part);
     }
@@ -212,7 +193,7 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
     kf_linear_tile(const __grid_constant__ kf_cuda_linear a) {
     using tile = kf_tile<TYPE, MODE>;
     extern __shared__ __align__(128) char memory[];
-    constexpr int STAGE = tile::X_BYTES + tile::BESIDE_BYTES, STAGES = tile::STAGES, BLOCKS = tile::STAGE_BLOCKS;
+    constexpr int STAGE = tile::STAGE, STAGES = tile::STAGES, BLOCKS = tile::STAGE_BLOCKS;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int x_tiles = (a.T + KF_TILE_N - 1) / KF_TILE_N, m_tile = blockIdx.x / x_tiles,
               x_tile = blockIdx.x - m_tile * x_tiles;
@@ -224,13 +205,22 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
         warp * tile::FACTORS;
     const uint32_t stages_at = kf_shared(memory), weights_at = kf_shared(weights);
     const int steps = a.units * tile::STEPS;
+    const char *const x = a.parts + (int64_t)x_tile * a.row_blocks * tile::RECORD;
+    [[maybe_unused]] const char *rows[KF_WARP_OCTETS];
+    if constexpr (tile::DENSE)
+#pragma unroll
+        for (int o = 0; o < KF_WARP_OCTETS; o++) {
+            const int64_t n = (int64_t)(octet + o) * KF_OCTET + (lane >> 2);
+            rows[o] = n < a.N ? a.w + n * a.row_bytes + (lane & 3) * tile::PIECE * 16 : nullptr;
+        }
     // Stage `step` of x, and of dense weights. Quantised weights are a unit ahead: that unit's first stage asks for the next one.
     const auto fetch = [&](int step, bool with_weights) {
         if (step < steps) {
-            kf_tile_fetch_x<TYPE, MODE>(a, x_octet, octets, step * BLOCKS, stages_at + step % STAGES * STAGE);
-            if (tile::DENSE && with_weights)
-                kf_tile_fetch_dense<TYPE, MODE>(a, octet, step * BLOCKS, weights_at + step % STAGES * tile::W_BYTES,
-                                                lane);
+            kf_tile_fetch_x<STAGE>(x + (int64_t)step * STAGE, stages_at + step % STAGES * STAGE);
+            if constexpr (tile::DENSE)
+                if (with_weights)
+                    kf_tile_fetch_dense<TYPE, MODE>(a, rows, step * BLOCKS, weights_at + step % STAGES * tile::W_BYTES,
+                                                    lane);
         }
         kf_copy_commit();
     };
@@ -239,7 +229,7 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
         if constexpr (tile::DENSE) {
             for (int i = 0; i < STAGES - 1; i++)
                 if (i < steps)
-                    kf_tile_fetch_dense<TYPE, MODE>(a, octet, i * BLOCKS, weights_at + i * tile::W_BYTES, lane);
+                    kf_tile_fetch_dense<TYPE, MODE>(a, rows, i * BLOCKS, weights_at + i * tile::W_BYTES, lane);
         } else {
             kf_tile_fetch_unit<TYPE>(a, octet, 0, weights_at, lane);
         }
@@ -274,10 +264,10 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
                     }
                     fetch(step + STAGES - 1, true);
                 }
-                const char *stage = memory + step % STAGES * STAGE;
+                const char *record = memory + step % STAGES * STAGE + block * tile::RECORD;
                 if constexpr (tile::DENSE) {
                     if (quad * 4 + j < blocks)
-                        kf_tile_dense<TYPE, MODE>(weights + step % STAGES * tile::W_BYTES, stage, octets, block, lane,
+                        kf_tile_dense<TYPE, MODE>(weights + step % STAGES * tile::W_BYTES, record, octets, block, lane,
                                                   sum);
                 } else {
                     if (j == 0) {
@@ -290,7 +280,7 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <
                     }
                     const kf_block_a w[2] = {kf_quantised_fragment<TYPE, MODE>(codes[0], codes[1], j),
                                              kf_quantised_fragment<TYPE, MODE>(codes[2], codes[3], j)};
-                    kf_tile_quantised<TYPE, MODE>(w, factors + (quad * 4 + j) * 32, stage, octets, block, lane, sum);
+                    kf_tile_quantised<TYPE, MODE>(w, factors + (quad * 4 + j) * 32, record, octets, lane, sum);
                 }
                 if (block == BLOCKS - 1) step++;
             }
