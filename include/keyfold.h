@@ -158,7 +158,8 @@ typedef struct kf_context_options {
     kf_device device;   /* {KF_DEVICE_CPU, 0} by default */
     int32_t isa;        /* kf_isa: the highest one to use; one that the CPU lacks is KF_UNSUPPORTED. On CUDA: 0, or a compute capability
                            times ten (80, 86, 90) to whose features and shared memory the kernels are held */
-    int32_t fixed_split; /* not 0: split length is one constant, so that a sequence's bits do not depend on the batch either */
+    int32_t fixed_split; /* not 0: split length is one constant, so that a sequence's bits do not depend on the batch either, nor kf_linear's of
+                            a row on the number of rows (slower on CUDA past eight rows) */
     void *stream;       /* a cudaStream_t on CUDA; NULL on the CPU */
     uint32_t launch;    /* of the bits KF_LAUNCH_*; 0 on the CPU. A struct that ends before it is accepted */
     uint32_t reserved;  /* 0 */
@@ -458,10 +459,13 @@ typedef struct kf_embedding_args {
                            block's largest, where fp32 sums of the block would err as much)
      KF_ACTIVATIONS_INT8   x is quantised to int8 in blocks of 32 along K (scale = max|x| / 127, round to nearest, ties to even; the scale
                            in fp32) for quantised weights; integer dot products. For dense weights the same as EXACT.
-   The bits of a row of y do not depend on T.
-   On CUDA: products of 16-bit parts by tensor cores, whose sums of 32 columns (16-bit W with x of its type: of K / 16, at least 128) are cut
-   off instead of rounded, the rest in fp32. An infinity in a row of x may give NaN in that row of y. W is read before the kernels enqueued
-   before have ended, if these allow it (programmatic dependent launch): W must not be an output of such a kernel.
+   The bits of a row of y do not depend on T; on CUDA so with fixed_split alone. Without it there are two orders of sums on CUDA, one for up to
+   eight rows and one for more, and more than eight rows over dense W of x's type, 16-byte aligned rows, go to cuBLASLt where that library is
+   found (it is loaded at run time), in an order that depends on T; equal calls give equal bits in all of these.
+   On CUDA: up to eight rows over quantised W: x in fixed point, blocks of 32, each value to within 2^-30 of the block's largest (or 2^-120),
+   integer products, fp32 sums. Else products of 16-bit parts by tensor cores, whose sums of 32 columns (16-bit W with x of its type: of K / 16, at
+   least 128; in cuBLASLt of K) are cut off instead of rounded, the rest in fp32. An infinity in a row of x may give NaN in that row of y. W is
+   read before the kernels enqueued before have ended, if these allow it (programmatic dependent launch): W must not be an output of such a kernel.
    Quantised W that is not packed is packed at each run, in the workspace: right, but at a fraction of the speed. */
 enum { KF_ACTIVATIONS_EXACT = 0, KF_ACTIVATIONS_INT8 = 1 };
 

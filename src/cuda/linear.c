@@ -2,19 +2,25 @@
 //
 // The linear layer on CUDA: which kernels, how the columns are cut into slices, what stands in the workspace; and the launches.
 //
-//     T <= 8 and x fits shared memory    stream: one launch
-//     otherwise                          x into form, then tiles: two launches
+//     T <= 8, quantised W                  vector: one launch, or one for each few rows where x is long
+//     T <= 8, dense W, x fits shared memory    stream: one launch
+//     more, dense W of x's type, aligned       cuBLASLt, where it is found
+//     else                                     x into form, then tiles: two launches
 //     weights that the kernels cannot read as they are (unpacked blocks, rows not aligned to 16 bytes, K not a multiple of 32) are first
 //     brought into form in the workspace: one launch more, and twice the bytes
 //
-// Slices depend on K alone. Nothing depends on T but which kernel runs, and both sum in one order: so a row of y has the same bits at
-// every T.
+// The order in which a row of y is summed does not depend on T within one of these. A context with fixed_split keeps it the same at every T: no
+// cuBLASLt, and quantised W by the vector kernel alone, eight rows after eight.
 #include "cuda/linear.h"
 #include "cuda/cuda.h"
 #include "cuda/fragments.h"
+#include "cuda/linear_lt.h"
 #include "math/mask.h"
 
 #include <string.h>
+#ifdef KF_EXPERIMENT
+#include <stdlib.h>
+#endif
 
 enum {
     PREPARE_THREADS = 256, // of linear_prepare.cu: 8 warps
@@ -27,9 +33,11 @@ typedef struct linear_plan {
     int32_t made;                        // not 0: the weights come through the workspace
     int32_t blocks, units, row_blocks, octets, slices, slice_units;
     int32_t ring, shared;
+    int32_t ways, part_quads, warps; // vector: warps that share two octets, what each takes; warps of a block
     int64_t grid;
     int32_t record, beside;        // of x in form: bytes of a block, floats a row in it
-    int64_t weight_bytes, x_bytes; // of the workspace: weights, x in form
+    int64_t weight_bytes, x_bytes; // of the workspace: weights; x in form, or what cuBLASLt wants
+    kf_cuda_lt lt;
 } linear_plan;
 kf_static_assert(sizeof(linear_plan) <= sizeof((kf_plan *)0)->word, "the plan's words hold it");
 
@@ -54,10 +62,13 @@ static int32_t mode_of(const kf_linear_problem *p) {
     return KF_X_SPLIT;
 }
 
-static const kf_cuda_linear_kernel *find_kernel(const kf_linear_problem *p, int kind, int octets) {
+static const kf_cuda_linear_kernel *find_kernel(const kf_linear_problem *p, int kind, int octets, int rows) {
+    int mode = mode_of(p);
+    if (kind == KF_CUDA_VECTOR && mode != KF_X_INT8) mode = KF_X_FIXED;
     for (int i = 0; i < TABLES; i++)
         for (const kf_cuda_linear_kernel *row = tables[i]; row->function; row++)
-            if (row->kind == kind && row->octets == octets && row->type == p->weight.type && row->mode == mode_of(p))
+            if (row->kind == kind && row->octets == octets && row->rows >= rows && row->type == p->weight.type &&
+                row->mode == mode)
                 return row;
     return NULL;
 }
@@ -99,15 +110,60 @@ static void cut_columns(const kf_linear_problem *p, linear_plan *plan) {
     plan->slices = (int32_t)kf_max64(divide_up(plan->units, plan->slice_units), 1);
 }
 
+// How many warps share two octets: the fewest that give every multiprocessor WARPS of them, or, among twice as many, those with the most even parts.
+static void share_columns(const kf_op *op, linear_plan *plan) {
+    enum { WARPS = 12 };
+    const int64_t quads = divide_up(plan->blocks, 4), pairs = divide_up(plan->octets, 2),
+                  least = (int64_t)WARPS * kf_cuda(op->context)->multiprocessors;
+    double best = -1;
+    for (int64_t n = 1; n <= KF_VECTOR_WARPS; n++) {
+        const int64_t part = kf_max64(divide_up(quads, n), 1), ways = kf_max64(divide_up(quads, part), 1);
+        const double enough = kf_min64(pairs * ways, least) / (double)least, even = quads / (double)(part * ways);
+        const double worth = enough + (pairs * ways > 2 * least ? 0 : even);
+        if (worth <= best) continue;
+        best = worth;
+        plan->ways = (int32_t)ways, plan->part_quads = (int32_t)part;
+    }
+#ifdef KF_EXPERIMENT
+    if (getenv("KF_WAYS")) {
+        const int64_t part = divide_up(quads, atoi(getenv("KF_WAYS")));
+        plan->ways = (int32_t)divide_up(quads, part), plan->part_quads = (int32_t)part;
+    }
+#endif
+    plan->warps = plan->ways * (int32_t)kf_max64(8 / plan->ways, 1);
+}
+
+// The vector kernel; where x does not fit shared memory, several launches of fewer rows. False where even that is too much.
+static bool plan_vector(const kf_op *op, linear_plan *plan) {
+    const kf_linear_problem *p = &op->problem.linear;
+    const kf_cuda_device *device = kf_cuda(op->context);
+    enum { SUM_BYTES = 16 * KF_STREAM_ROWS * sizeof(float) };
+    share_columns(op, plan);
+    const kf_cuda_linear_kernel *kernel = NULL;
+    for (int rows = (int)kf_min64(p->options.T, KF_STREAM_ROWS); rows > 0; rows /= 2) {
+        kernel = find_kernel(p, KF_CUDA_VECTOR, 0, rows);
+        plan->shared = plan->row_blocks * kernel->shared + plan->warps * SUM_BYTES;
+        if (plan->shared <= device->shared_limit) break;
+    }
+    if (plan->shared > device->shared_limit) return false;
+    int before = 0;
+    if (kf_cuda_enter(device, &before) != KF_OK) return false;
+    const bool known = kf_cuda_prepare_kernel(kernel->function, plan->shared, "linear: kernel") == KF_OK;
+    kf_cuda_leave(device, before);
+    if (!known) return false;
+    plan->kernel = kernel;
+    plan->grid = divide_up(divide_up(plan->octets, 2), plan->warps / plan->ways);
+    return true;
+}
+
 // The stream kernel for blocks of so many octets: their number, and what each has in shared memory; false where that is too much.
 static bool plan_stream(const kf_op *op, int octets, linear_plan *plan) {
     const kf_linear_problem *p = &op->problem.linear;
     const kf_cuda_device *device = kf_cuda(op->context);
-    const kf_cuda_linear_kernel *kernel = plan->kernel = find_kernel(p, KF_CUDA_STREAM, octets);
+    const kf_cuda_linear_kernel *kernel = plan->kernel = find_kernel(p, KF_CUDA_STREAM, octets, (int)p->options.T);
     const int64_t slice_blocks = plan->row_blocks ? plan->row_blocks / plan->units * plan->slice_units : 0;
-    const int64_t floats = kernel->mode == KF_X_INT8 ? 2 : kf_block_affine(p->weight.type) ? 1 : 0;
     const int64_t warp_bytes =
-        slice_blocks * (p->options.T * kf_x_bytes(kernel->mode) + KF_STREAM_ROWS * floats * (int64_t)sizeof(float)) +
+        slice_blocks * p->options.T * kf_x_bytes(kernel->mode) +
         2 * octets * KF_OCTET * KF_STREAM_ROWS * (int64_t)sizeof(float);
     const int64_t all = divide_up(plan->octets, octets),
                   steps = divide_up(slice_blocks * KF_BLOCK_SMALL, kernel->columns);
@@ -135,7 +191,9 @@ static bool plan_stream(const kf_op *op, int octets, linear_plan *plan) {
 // One octet a block where even so there are few warps: then the machine waits for the longest of them, not for memory.
 static bool choose_stream(const kf_op *op, linear_plan *plan) {
     const kf_linear_problem *p = &op->problem.linear;
-    const int64_t warps = (int64_t)plan->octets * plan->slices, few = kf_block_quantised(p->weight.type) ? 2 : 4;
+    const int64_t warps = (int64_t)plan->octets * plan->slices, few = 4;
+    if (kf_block_quantised(p->weight.type))
+        return (p->options.T <= KF_STREAM_ROWS || op->context->info.fixed_split) && plan_vector(op, plan);
     if (p->options.T > KF_STREAM_ROWS) return false;
     return plan_stream(op, warps <= few * kf_cuda(op->context)->multiprocessors ? 1 : 2, plan);
 }
@@ -143,7 +201,7 @@ static bool choose_stream(const kf_op *op, linear_plan *plan) {
 static kf_status plan_tiles(const kf_op *op, linear_plan *plan) {
     const kf_linear_problem *p = &op->problem.linear;
     const kf_cuda_device *device = kf_cuda(op->context);
-    plan->kernel = find_kernel(p, KF_CUDA_TILE, 0);
+    plan->kernel = find_kernel(p, KF_CUDA_TILE, 0, 0);
     if (!plan->kernel || plan->kernel->shared > device->shared_limit)
         return kf_fail(KF_UNSUPPORTED, "linear: no kernel for weights of %s within %d bytes of shared memory",
                        kf_weight_type_string(p->weight.type), (int)device->shared_limit);
@@ -158,6 +216,44 @@ static kf_status plan_tiles(const kf_op *op, linear_plan *plan) {
     const kf_status status = kf_cuda_prepare_kernel(plan->kernel->function, plan->shared, "linear: kernel");
     kf_cuda_leave(device, before);
     return status;
+}
+
+// Dense weights' type as one of tensors.
+static int32_t tensor_type(int type) {
+    return type == KF_WEIGHT_F32 ? KF_TYPE_F32 : type == KF_WEIGHT_F16 ? KF_TYPE_F16 : KF_TYPE_BF16;
+}
+
+static kf_cuda_lt_product lt_product(const kf_linear_problem *p) {
+    return (kf_cuda_lt_product){.T = p->options.T,
+                                .N = p->options.N,
+                                .K = p->options.K,
+                                .w_stride = dense_row_bytes(&p->weight) / element_bytes(p->weight.type),
+                                .x_stride = p->x.stride[0],
+                                .y_stride = p->y.stride[0],
+                                .w_type = tensor_type(p->weight.type),
+                                .x_type = p->x.type,
+                                .y_type = p->y.type,
+                                .bias_type = p->bias.type,
+                                .w = weight_data(&p->weight),
+                                .x = p->x.data,
+                                .bias = kf_present(&p->bias) ? p->bias.data : NULL,
+                                .y = p->y.data};
+}
+
+// Asks cuBLASLt. A context that is held to an older architecture is to be served by kernels of that one.
+static void plan_lt(const kf_op *op, linear_plan *plan) {
+    const kf_linear_problem *p = &op->problem.linear;
+    const kf_cuda_device *device = kf_cuda(op->context);
+    int before = 0, major = 0, minor = 0;
+    if (kf_block_quantised(p->weight.type) || op->context->info.fixed_split || kf_cuda_enter(device, &before) != KF_OK)
+        return;
+    const kf_cuda_lt_product product = lt_product(p);
+    const bool own = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device->id) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device->id) == cudaSuccess &&
+                     device->arch == major * 10 + minor;
+    if (own && kf_cuda_lt_plan(device, &product, &plan->lt))
+        plan->x_bytes = kf_max64(plan->x_bytes, kf_cuda_lt_workspace(&plan->lt));
+    kf_cuda_leave(device, before);
 }
 
 // What the weights need in the workspace; dense rows may turn out not to be aligned when they are bound.
@@ -176,7 +272,10 @@ static kf_status make_plan(kf_op *op) {
     cut_columns(p, &plan);
     plan.made = must_make(p);
     plan.weight_bytes = made_bytes(p, &plan);
-    if (!choose_stream(op, &plan)) KF_TRY(plan_tiles(op, &plan));
+    if (!choose_stream(op, &plan)) {
+        KF_TRY(plan_tiles(op, &plan));
+        plan_lt(op, &plan);
+    }
     if (plan.grid > INT32_MAX)
         return kf_fail(KF_UNSUPPORTED, "linear: %lld tiles; the cuda backend allows 2^31 - 1", (long long)plan.grid);
     op->plan.shared_bytes = (size_t)(plan.weight_bytes + plan.x_bytes);
@@ -232,6 +331,8 @@ static kf_status make_argument(const kf_op *op, char *workspace, kf_cuda_linear 
         .slices = plan->slices,
         .slice_units = plan->slice_units,
         .ring = plan->ring,
+        .ways = plan->ways,
+        .part_quads = plan->part_quads,
         .type = p->weight.type,
         .x_type = p->x.type,
         .y_type = p->y.type,
@@ -258,6 +359,10 @@ kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace) {
     const kf_cuda_device *device = kf_cuda(op->context);
     kf_cuda_linear a;
     KF_TRY(make_argument(op, workspace, &a));
+    if (plan->lt.found) {
+        const kf_cuda_lt_product product = lt_product(&op->problem.linear);
+        if (kf_cuda_lt_fits(&product)) return kf_cuda_lt_run(device, &product, &plan->lt, a.parts);
+    }
     if (a.weights_made) {
         kf_cuda_linear pack =
             a; // rows of the source are where they were, and packed dense rows stand where octets would
@@ -273,12 +378,21 @@ kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace) {
         KF_TRY(launch_prepare(device, plan->x_form,
                               divide_up(a.T, KF_TILE_N) * (KF_TILE_N / KF_OCTET) * plan->row_blocks, &a,
                               "linear: launch of x's packing"));
-    const bool stream = plan->kernel->kind == KF_CUDA_STREAM;
+    const int kind = plan->kernel->kind;
     const kf_cuda_launch_shape shape = {.blocks = plan->grid,
-                                        .threads = stream ? plan->slices * 32 : KF_TILE_THREADS,
+                                        .threads = kind == KF_CUDA_VECTOR   ? plan->warps * 32
+                                                   : kind == KF_CUDA_STREAM ? plan->slices * 32
+                                                   : kf_block_quantised(a.type) ? KF_TILE_THREADS
+                                                                                : KF_DENSE_TILE_THREADS,
                                         .shared = plan->shared,
                                         .dependent = true};
-    return kf_cuda_launch(device, plan->kernel->function, &shape, &a, "linear: launch");
+    const int32_t T = a.T, most = plan->kernel->rows ? plan->kernel->rows : T;
+    for (int32_t first = 0; first < T; first += most) {
+        a.T = most < T - first ? most : T - first;
+        KF_TRY(kf_cuda_launch(device, plan->kernel->function, &shape, &a, "linear: launch"));
+        a.x += most * a.x_stride * kf_type_size(a.x_type), a.y += most * a.y_stride * kf_type_size(a.y_type);
+    }
+    return KF_OK;
 }
 
 const kf_backend_op kf_cuda_linear_op = {.plan = make_plan};

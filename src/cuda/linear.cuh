@@ -119,9 +119,6 @@ __device__ __forceinline__ void kf_x_values(const kf_cuda_linear &a, int64_t t, 
     }
 }
 
-__host__ __device__ constexpr int kf_most_slices(int type) {
-    return kf_is_dense(type) ? (int)KF_DENSE_SLICES : (int)KF_QUANTISED_SLICES;
-}
 __host__ __device__ constexpr int kf_unit_blocks(int type) {
     return kf_is_dense(type) ? (int)KF_DENSE_UNIT_BLOCKS : (int)KF_UNIT_BLOCKS;
 }
@@ -205,36 +202,69 @@ template <int TYPE> struct kf_codes {
     uint32_t low[LOW], upper[UPPER];
 };
 
+// 16 bytes of codes: from shared memory, or (ONCE) from the device's, where nobody else reads them. Such a load stays where it is written: ahead of the
+// wait for the kernel before.
+template <bool ONCE> __device__ __forceinline__ uint4 kf_load_codes(const char *at) {
+    if (!ONCE) return *reinterpret_cast<const uint4 *>(at);
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
+    return v;
+}
+template <bool ONCE> __device__ __forceinline__ uint2 kf_load_pair(const char *at) {
+    if (!ONCE) return *reinterpret_cast<const uint2 *>(at);
+    uint2 v;
+    asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+    return v;
+}
+template <bool ONCE> __device__ __forceinline__ uint32_t kf_load_word(const char *at) {
+    if (!ONCE) return *reinterpret_cast<const uint32_t *>(at);
+    uint32_t v;
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(at));
+    return v;
+}
+template <bool ONCE> __device__ __forceinline__ uint32_t kf_load_half(const char *at) {
+    if (!ONCE) return *reinterpret_cast<const uint16_t *>(at);
+    unsigned short v;
+    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(at));
+    return v;
+}
+
 // FULL: of a unit of eight rows and eight blocks, else of what is left at the end of the rows or of W.
-template <int TYPE, bool FULL>
+template <int TYPE, bool FULL, bool ONCE = false>
 __device__ __forceinline__ kf_codes<TYPE> kf_read_codes(const char *unit, int rows, int blocks, int quad, int lane) {
     kf_codes<TYPE> c;
     if (FULL) rows = KF_OCTET, blocks = KF_UNIT_BLOCKS;
+    const bool all = FULL || blocks == KF_UNIT_BLOCKS;
     const char *upper = unit + kf_unit_upper(TYPE, rows, blocks);
-    if (FULL || blocks == KF_UNIT_BLOCKS) {
+    constexpr int WORDS = c.LOW / 4; // of a block
+    c.upper[0] = 0;
+    if (FULL) {
 #pragma unroll
-        for (int i = 0; i < c.LOW / 4; i++) {
-            const uint4 piece =
-                *reinterpret_cast<const uint4 *>(unit + (quad * (c.LOW / 4) + i) * rows * 64 + lane * 16);
+        for (int i = 0; i < WORDS; i++) {
+            const uint4 piece = kf_load_codes<ONCE>(unit + (quad * WORDS + i) * rows * 64 + lane * 16);
             c.low[4 * i] = piece.x, c.low[4 * i + 1] = piece.y, c.low[4 * i + 2] = piece.z, c.low[4 * i + 3] = piece.w;
         }
-        if (kf_bits(TYPE) == 5) c.upper[0] = *reinterpret_cast<const uint32_t *>(upper + lane * 8 + quad * 4);
-        if (kf_bits(TYPE) == 6) {
-            const uint2 pair = *reinterpret_cast<const uint2 *>(upper + lane * 16 + quad * 8);
-            c.upper[0] = pair.x, c.upper[c.UPPER - 1] = pair.y;
-        }
-    } else { // never of the types with blocks of 256
-        const int words = c.LOW / 4;
-        c.upper[0] = 0;
+    } else {
 #pragma unroll
-        for (int i = 0; i < 4 * words; i++) {
-            const int block = 4 * quad + i / words, at = (block * rows * 4 + lane) * 4 * words + 4 * (i % words);
-            c.low[i] = block < blocks ? *reinterpret_cast<const uint32_t *>(unit + at) : 0;
+        for (int i = 0; i < 4 * WORDS; i++) {
+            const int block = 4 * quad + i / WORDS, piece = quad * WORDS + i / 4;
+            const int at = all ? piece * rows * 64 + lane * 16 + i % 4 * 4
+                               : (block * rows * 4 + lane) * 4 * WORDS + 4 * (i % WORDS);
+            c.low[i] = block < blocks ? kf_load_word<ONCE>(unit + at) : 0;
         }
+    }
+    if (kf_bits(TYPE) == 5 && all) c.upper[0] = kf_load_word<ONCE>(upper + lane * 8 + quad * 4);
+    if (kf_bits(TYPE) == 6) { // blocks of 256: never less than a unit
+        const uint2 pair = kf_load_pair<ONCE>(upper + lane * 16 + quad * 8);
+        c.upper[0] = pair.x, c.upper[c.UPPER - 1] = pair.y;
+    }
+    if (kf_bits(TYPE) == 5 && !all) {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int block = 4 * quad + j;
-            if (kf_bits(TYPE) != 5 || block >= blocks) continue;
+            if (block >= blocks) continue;
             const uint32_t bits = *reinterpret_cast<const uint8_t *>(upper + block * rows * 4 + lane);
             c.upper[0] |= ((bits & 15) | (bits >> 4) << 16) << 4 * j;
         }
@@ -300,53 +330,83 @@ __device__ __forceinline__ float kf_half_at(uint32_t pair, int high) {
     return __half2float(__ushort_as_half((unsigned short)(high ? pair >> 16 : pair)));
 }
 
-__device__ __forceinline__ float kf_half_in(const char *at) {
-    return __half2float(*reinterpret_cast<const __half *>(at));
-}
+// The same as they lie: a quad's d (then m) in two words each; K types: the row's 16 bytes; Q6_K: the quad's 8 bytes, and d.
+template <int TYPE> struct kf_raw_factors {
+    static const int WORDS = TYPE == KF_WEIGHT_Q6_K ? 3 : kf_is_k(TYPE) || kf_is_affine(TYPE) ? 4 : 2;
+    uint32_t word[WORDS];
+};
 
-template <int TYPE, bool FULL>
-__device__ __forceinline__ kf_factors kf_read_factors(const char *unit, int rows, int blocks, int quad, int g) {
-    kf_factors f;
+template <int TYPE, bool FULL, bool ONCE = false>
+__device__ __forceinline__ kf_raw_factors<TYPE> kf_load_factors(const char *unit, int rows, int blocks, int quad,
+                                                                int g) {
+    kf_raw_factors<TYPE> raw;
+    constexpr int LAST = raw.WORDS - 1;
     if (FULL) rows = KF_OCTET, blocks = KF_UNIT_BLOCKS;
     const char *scales = unit + kf_unit_scales(TYPE, rows, blocks);
     if constexpr (TYPE == KF_WEIGHT_Q6_K) {
-        const uint2 s = *reinterpret_cast<const uint2 *>(scales + g * 16 + quad * 8);
-        const float d = kf_half_in(scales + rows * 16 + g * 2);
+        const uint2 s = kf_load_pair<ONCE>(scales + g * 16 + quad * 8);
+        raw.word[0] = s.x, raw.word[1] = s.y, raw.word[2] = kf_load_half<ONCE>(scales + rows * 16 + g * 2);
+    } else if constexpr (kf_is_k(TYPE)) {
+        const uint2 s = kf_load_pair<ONCE>(scales + g * 16), t = kf_load_pair<ONCE>(scales + g * 16 + 8);
+        raw.word[0] = s.x, raw.word[1] = s.y, raw.word[2] = t.x, raw.word[3] = t.y;
+    } else if (FULL) {
+        const uint2 d = kf_load_pair<ONCE>(scales + g * 16 + quad * 8);
+        raw.word[0] = d.x, raw.word[1] = d.y;
+        if (kf_is_affine(TYPE)) {
+            const uint2 m = kf_load_pair<ONCE>(scales + (rows + g) * 16 + quad * 8);
+            raw.word[LAST - 1] = m.x, raw.word[LAST] = m.y;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < raw.WORDS; i++) raw.word[i] = 0;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const uint32_t pair = (j < 2 ? s.x : s.y) >> 16 * (j & 1);
+            const int block = 4 * quad + j;
+            const char *at = scales + kf_unit_scale(rows, blocks, block, g);
+            if (block >= blocks) continue;
+            raw.word[j / 2] |= kf_load_half<ONCE>(at) << 16 * (j & 1);
+            if (kf_is_affine(TYPE))
+                raw.word[LAST - 1 + j / 2] |= kf_load_half<ONCE>(at + rows * 2 * blocks) << 16 * (j & 1);
+        }
+    }
+    return raw;
+}
+
+template <int TYPE>
+__device__ __forceinline__ kf_factors kf_decode_factors(const kf_raw_factors<TYPE> &raw, int quad) {
+    kf_factors f;
+    constexpr int LAST = raw.WORDS - 1;
+    if constexpr (TYPE == KF_WEIGHT_Q6_K) {
+        const float d = kf_half_at(raw.word[2], 0);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t pair = raw.word[j / 2] >> 16 * (j & 1);
             f.d[j] = d * (float)(int8_t)(pair & 255), f.m[j] = d * (float)(int8_t)(pair >> 8 & 255);
         }
     } else if constexpr (kf_is_k(TYPE)) {
-        const uint4 s = *reinterpret_cast<const uint4 *>(scales + g * 16);
         const uint32_t low = 0x3f3f3f3fu, nibble = 0x0f0f0f0fu, two = 0x03030303u;
-        const uint32_t sc = quad == 0 ? s.y & low : (s.w & nibble) | (s.y >> 6 & two) << 4;
-        const uint32_t mn = quad == 0 ? s.z & low : (s.w >> 4 & nibble) | (s.z >> 6 & two) << 4;
-        const float d = kf_half_at(s.x, 0), least = kf_half_at(s.x, 1);
+        const uint32_t y = raw.word[1], z = raw.word[2], w = raw.word[3];
+        const uint32_t sc = quad == 0 ? y & low : (w & nibble) | (y >> 6 & two) << 4;
+        const uint32_t mn = quad == 0 ? z & low : (w >> 4 & nibble) | (z >> 6 & two) << 4;
+        const float d = kf_half_at(raw.word[0], 0), least = kf_half_at(raw.word[0], 1);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             f.d[j] = d * (float)(sc >> 8 * j & 255);
             f.m[j] = -(least * (float)(mn >> 8 * j & 255));
         }
-    } else if (FULL || blocks == KF_UNIT_BLOCKS) {
-        const uint2 d = *reinterpret_cast<const uint2 *>(scales + g * 16 + quad * 8);
-        uint2 m = make_uint2(0, 0);
-        if (kf_is_affine(TYPE)) m = *reinterpret_cast<const uint2 *>(scales + (rows + g) * 16 + quad * 8);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            f.d[j] = kf_half_at(j < 2 ? d.x : d.y, j & 1);
-            f.m[j] = kf_half_at(j < 2 ? m.x : m.y, j & 1);
-        }
     } else {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const int block = 4 * quad + j;
-            const char *at = scales + (block * rows + g) * 2;
-            f.d[j] = block < blocks ? kf_half_in(at) : 0.0f;
-            f.m[j] = block < blocks && kf_is_affine(TYPE) ? kf_half_in(at + rows * 2 * blocks) : 0.0f;
+            f.d[j] = kf_half_at(raw.word[j / 2], j & 1);
+            f.m[j] = kf_is_affine(TYPE) ? kf_half_at(raw.word[LAST - 1 + j / 2], j & 1) : 0.0f;
         }
     }
     return f;
+}
+
+template <int TYPE, bool FULL>
+__device__ __forceinline__ kf_factors kf_read_factors(const char *unit, int rows, int blocks, int quad, int g) {
+    return kf_decode_factors<TYPE>(kf_load_factors<TYPE, FULL>(unit, rows, blocks, quad, g), quad);
 }
 
 // ------------------------------------------------------------------------------------------------------- products

@@ -9,7 +9,8 @@
 //     slice   neighbouring units whose products are summed by themselves; a row's sum is the sum of its slices' sums, in order. The
 //             slices depend on K alone, and both kernels sum a slice in the same way: so a row of y has the same bits at every T.
 //
-//     stream  up to 8 rows of x: W passes by once; the slices of one or two octets go to the warps of a block
+//     vector  up to 8 rows of x over quantised W: W passes by once, in registers
+//     stream  the same for dense W: the slices of one or two octets go to the warps of a block
 //     tile    any number: 128 rows of W x 64 of x a block, x brought into form by a kernel before it
 #ifndef KF_CUDA_LINEAR_H
 #define KF_CUDA_LINEAR_H
@@ -31,6 +32,7 @@ typedef struct kf_cuda_linear {
     int32_t row_blocks;            // of x in form: those of whole units
     int32_t slices, slice_units;
     int32_t ring;                      // stream: slots of a warp
+    int32_t ways, part_quads;          // vector: warps that share two octets; fours of blocks of each
     int32_t type;                      // kf_weight_type
     int32_t x_type, y_type, bias_type; // kf_type
     int32_t record, beside;            // bytes of a block of x in form; floats a row in it
@@ -38,33 +40,43 @@ typedef struct kf_cuda_linear {
     int32_t weights_made;              // w was written by the kernel before this one
 } kf_cuda_linear;
 
-typedef enum kf_cuda_linear_kind { KF_CUDA_STREAM = 0, KF_CUDA_TILE = 1 } kf_cuda_linear_kind;
+typedef enum kf_cuda_linear_kind { KF_CUDA_STREAM = 0, KF_CUDA_TILE = 1, KF_CUDA_VECTOR = 2 } kf_cuda_linear_kind;
 
 // The form that x takes.
 typedef enum kf_cuda_x_mode {
     KF_X_BF16 = 0,  // bf16 as it is
     KF_X_F16 = 1,   // fp16 as it is, for fp16 weights
     KF_X_SPLIT = 2, // three bf16 whose sum is the value: any type
-    KF_X_INT8 = 3   // int8 in blocks of 32
+    KF_X_INT8 = 3,  // int8 in blocks of 32
+    KF_X_FIXED = 4  // fixed point in blocks of 32: four digits of 8 bits (linear_vector.cuh)
 } kf_cuda_x_mode;
 
 enum {
     KF_STREAM_ROWS = 8,       // of x
     KF_DENSE_SLICES = 16,     // at most: warps of a block of the stream kernel
-    KF_QUANTISED_SLICES = 12, // fewer, for a lane needs more registers: two blocks of them fit a multiprocessor
+    KF_QUANTISED_SLICES = 12, // of the tile kernel
+    KF_VECTOR_WARPS = 16,     // of a block of the vector kernel, at most
+#ifndef KF_VECTOR_DEPTH
+#define KF_VECTOR_DEPTH 2
+#endif
+#ifndef KF_VECTOR_BLOCKS
+#define KF_VECTOR_BLOCKS 2
+#endif
     KF_DENSE_UNIT_BLOCKS = 4,
     KF_TILE_M = 128, // rows of W of a block
     KF_TILE_N = 64,  // rows of x
-    KF_TILE_THREADS = 128
+    KF_TILE_THREADS = 256,
+    KF_DENSE_TILE_THREADS = 128
 };
 
 // `function` takes a kf_cuda_linear.
 typedef struct kf_cuda_linear_kernel {
     int32_t kind, type, mode;
-    int32_t shared;  // tile: bytes. stream: bytes of a slot
+    int32_t shared;  // tile: bytes. stream: bytes of a slot. vector: bytes of a block of 32 of x in form
     int32_t depth;   // stream: most slots of a warp's ring
     int32_t columns; // stream: columns of a slot
     int32_t octets;  // stream: of a block
+    int32_t rows;    // of x; 0: any number
     const void *function;
     const char *name;
 } kf_cuda_linear_kernel;

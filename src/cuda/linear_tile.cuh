@@ -1,301 +1,228 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any number of rows of x: a block makes 128 rows of W times up to 64 rows of x, four warps of 32 x 64.
+// Many rows of x over quantised weights: a block makes 128 rows of W times up to 64 rows of x, eight warps of 32 x 64, in two teams that
+// take fours of blocks of 32 columns ("quads") in turn.
 //
-//     weights   quantised: a warp copies the units of its four octets, as they lie, into two buffers of its own in turn and brings four
-//               codes at a time into bf16 in registers; factors of a unit are decoded once into shared memory. Dense: fragments of a
-//               stage, each lane its own 16 bytes
-//     x         in form already (kf_linear_x): fragments, in stages of one or two blocks that the warps share
-//     sums      of the slice in registers, beside the sum of the slices before it
+//     weights   go straight from the device's memory into registers, a quad ahead: nobody but the warp needs them. There codes become
+//               bf16 (or int8), less their offset, and factors fp32
+//     x         in form already (kf_linear_x): fragments, in stages that the four warps of a team share, a ring of three for each team
+//     product   a block of 32 columns from zero in the tensor cores, then sum += d P (linear.cuh)
+//     end       the second team's sums, then the first one's, meet in shared memory as rows of y
 //
-//     shared    [ stages of x | weights, a part for each warp | factors, a part for each warp ]
+//     shared    [ ring of team 0 | ring of team 1 ], at the end [ sums: 64 rows of x, 128 rows of W ]
 //     x in form [tile of 64 rows][block of 32]: a record [part][octet][lane], 16 bytes (int8: 8), then sums [64], scales [64] where needed
 //
-// The order of a slice's products is the stream kernel's. Bytes: W once for each 64 rows of x, mostly from L2; x once for each 128 rows of W.
-// Called by linear.c.
+// Per block of 32 columns and warp, Q4_0: 32 products (192 cycles of the tensor pipe), 44 instructions of decoding, 64 fma, 8 loads of x.
+// Bytes: W once for each 64 rows of x, mostly from L2; x once for each 128 rows of W. Called by linear.c.
 #ifndef KF_CUDA_LINEAR_TILE_CUH
 #define KF_CUDA_LINEAR_TILE_CUH
 
 #include "cuda/linear.cuh"
 
-// Whether a row and block has two factors: d and m, or d of two halves.
-__host__ __device__ constexpr bool kf_has_two(int type) { return kf_is_affine(type) || type == KF_WEIGHT_Q6_K; }
-
-enum { KF_TILE_OCTETS = KF_TILE_N / KF_OCTET, KF_WARP_OCTETS = 4, KF_TILE_WARPS = KF_TILE_THREADS / 32 };
-
-template <int TYPE, int MODE> struct kf_tile {
-    static const bool DENSE = kf_is_dense(TYPE);
-    static const int PARTS = kf_x_parts(MODE), FORM = MODE == KF_X_INT8 ? 8 : 16; // bytes of a lane and part
-    static const int STAGE_BLOCKS = MODE == KF_X_SPLIT ? 1 : 2;
-    static const int STAGES = MODE == KF_X_SPLIT && kf_bits(TYPE) == 8 && !DENSE ? 2 : 3;
-    static const int X_BYTES = KF_TILE_OCTETS * PARTS * 32 * FORM;                // of a block
-    static const int BESIDE = MODE == KF_X_INT8 ? 2 : kf_is_affine(TYPE) ? 1 : 0; // floats a row and block: sum, scale
-    static const int RECORD = X_BYTES + BESIDE * KF_TILE_N * 4, STAGE = STAGE_BLOCKS * RECORD;
-    static const int PIECE = TYPE == KF_WEIGHT_F32 ? 2 : 1; // dense: 16-byte pieces of a lane, octet and block
-    static const int W_BYTES =
-        DENSE ? KF_WARP_OCTETS * STAGE_BLOCKS * PIECE * 512 : KF_WARP_OCTETS * KF_OCTET * kf_row_unit(TYPE);
-    static const int W_BUFFERS = DENSE ? STAGES : 2;
-    static const int FACTORS = DENSE ? 0 : KF_UNIT_BLOCKS * 32 * (kf_has_two(TYPE) ? 2 : 1); // floats of a warp
-    static const int SHARED = STAGES * STAGE + KF_TILE_WARPS * (W_BUFFERS * W_BYTES + FACTORS * 4);
-    static const int UNIT_BLOCKS = kf_unit_blocks(TYPE), STEPS = UNIT_BLOCKS / STAGE_BLOCKS; // stages of a unit
+enum {
+    KF_TILE_OCTETS = KF_TILE_N / KF_OCTET, // of x
+    KF_WARP_OCTETS = 4,                    // of W
+    KF_TEAM_WARPS = KF_TILE_M / (KF_WARP_OCTETS * KF_OCTET),
+    KF_TEAM_THREADS = KF_TEAM_WARPS * 32,
+    KF_TEAMS = KF_TILE_THREADS / KF_TEAM_THREADS,
+    KF_QUAD = 4,       // blocks of 32 columns
+    KF_SUM_STRIDE = KF_TILE_M + 4 // floats: rows of x begin in different banks
 };
 
-// A stage of x, which lies in one piece.
-template <int BYTES> __device__ __forceinline__ void kf_tile_fetch_x(const char *from, uint32_t stage) {
-#pragma unroll
-    for (int at = 0; at < BYTES; at += KF_TILE_THREADS * 16) {
-        const int i = at + threadIdx.x * 16;
-        if (at + KF_TILE_THREADS * 16 <= BYTES || i < BYTES) kf_copy16(stage + i, from + i);
-    }
-}
+template <int TYPE, int MODE> struct kf_tile {
+    static const int PARTS = kf_x_parts(MODE), FORM = MODE == KF_X_INT8 ? 8 : 16; // bytes of a lane and part
+    static const int STAGE_BLOCKS = MODE == KF_X_SPLIT ? 1 : kf_is_affine(TYPE) ? 2 : KF_QUAD, STAGES = 3;
+    static const int X_BYTES = KF_TILE_OCTETS * PARTS * 32 * FORM;                // of a block
+    static const int BESIDE = MODE == KF_X_INT8 ? 2 : kf_is_affine(TYPE) ? 1 : 0; // floats a row and block: sum, scale
+    static const int RECORD = X_BYTES + BESIDE * KF_TILE_N * 4, STAGE = STAGE_BLOCKS * RECORD, RING = STAGES * STAGE;
+    // Octets of x whose products overlap: as many as there are registers for.
+    static const int TOGETHER = KF_TILE_OCTETS / (MODE == KF_X_SPLIT && TYPE == KF_WEIGHT_Q6_K ? 4 : 2);
+    static const int SUMS = KF_TILE_N * KF_SUM_STRIDE * 4;
+    static const int SHARED = KF_TEAMS * RING > SUMS ? KF_TEAMS * RING : SUMS;
+};
 
-// Dense: the warp's fragments of a stage; rows: of the lane, by octet. Rows and columns past the end are not written: what they give is
-// not stored, or not used.
-template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_fetch_dense(const kf_cuda_linear &a, const char *const (&rows)[KF_WARP_OCTETS],
-                                                    int first, uint32_t to, int lane) {
-    using tile = kf_tile<TYPE, MODE>;
-#pragma unroll
-    for (int o = 0; o < KF_WARP_OCTETS; o++) {
-        if (!rows[o]) continue;
-        const char *from = rows[o] + (int64_t)first * tile::PIECE * 64;
-#pragma unroll
-        for (int b = 0; b < tile::STAGE_BLOCKS; b++)
-#pragma unroll
-            for (int i = 0; i < tile::PIECE; i++)
-                if (first + b < a.blocks)
-                    kf_copy16(to + (((o * tile::STAGE_BLOCKS + b) * tile::PIECE + i) * 32 + lane) * 16,
-                              from + b * tile::PIECE * 64 + i * 16);
-    }
-}
+// A quad of the warp's four octets, as it came.
+template <int TYPE> struct kf_tile_weights {
+    kf_codes<TYPE> codes[KF_WARP_OCTETS];
+    kf_raw_factors<TYPE> factors[KF_WARP_OCTETS];
+};
 
-// Quantised: unit `unit` of the warp's octets.
+// Rows and columns past the end: the last row that is there, and zeros.
 template <int TYPE>
-__device__ __forceinline__ void kf_tile_fetch_unit(const kf_cuda_linear &a, int octet, int unit, uint32_t to,
-                                                   int lane) {
-    constexpr int FULL = KF_OCTET * kf_row_unit(TYPE);
-    const int blocks = min(KF_UNIT_BLOCKS, a.blocks - unit * KF_UNIT_BLOCKS);
-    for (int o = 0; o < KF_WARP_OCTETS; o++) {
-        if (octet + o >= a.octets) return;
-        const int rows = min(KF_OCTET, a.N - (octet + o) * KF_OCTET), bytes = kf_unit_bytes(TYPE, rows, blocks);
-        const char *from =
-            a.w + (octet + o) * a.octet_bytes + (int64_t)unit * kf_unit_bytes(TYPE, rows, KF_UNIT_BLOCKS);
-        for (int at = lane * 16; at < bytes; at += 512) kf_copy16(to + o * FULL + at, from + at);
-    }
-}
-
-// Lane 8 o + g decodes the factors of row g of octet o: d [block][row], then m.
-template <int TYPE>
-__device__ __forceinline__ void kf_tile_factors(const char *units, int rows, int blocks, float *factors, int lane) {
-    const char *unit = units + (lane >> 3) * KF_OCTET * kf_row_unit(TYPE);
+__device__ __forceinline__ void kf_tile_load(const kf_cuda_linear &a, int octet, int quad, int lane,
+                                             kf_tile_weights<TYPE> &w) {
+    const int unit = quad >> 1, blocks = min(KF_UNIT_BLOCKS, a.blocks - unit * KF_UNIT_BLOCKS);
+    if ((octet + KF_WARP_OCTETS) * KF_OCTET <= a.N && blocks == KF_UNIT_BLOCKS) {
+        const char *from = a.w + octet * a.octet_bytes + (int64_t)unit * (KF_OCTET * kf_row_unit(TYPE));
 #pragma unroll
-    for (int quad = 0; quad < 2; quad++) {
-        const kf_factors f = kf_read_factors<TYPE, false>(unit, rows, blocks, quad, lane & 7);
+        for (int o = 0; o < KF_WARP_OCTETS; o++, from += a.octet_bytes) {
+            w.codes[o] = kf_read_codes<TYPE, true, true>(from, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane);
+            w.factors[o] = kf_load_factors<TYPE, true, true>(from, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane >> 2);
+        }
+    } else {
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            factors[(quad * 4 + j) * 32 + lane] = f.d[j];
-            if (kf_has_two(TYPE)) factors[KF_UNIT_BLOCKS * 32 + (quad * 4 + j) * 32 + lane] = f.m[j];
+        for (int o = 0; o < KF_WARP_OCTETS; o++) {
+            const int place = min(octet + o, a.octets - 1), rows = min(KF_OCTET, a.N - place * KF_OCTET);
+            const int g = min(lane >> 2, rows - 1);
+            const char *from = a.w + place * a.octet_bytes + (int64_t)unit * kf_unit_bytes(TYPE, rows, KF_UNIT_BLOCKS);
+            w.codes[o] = kf_read_codes<TYPE, false, true>(from, rows, blocks, quad & 1, g * 4 + (lane & 3));
+            w.factors[o] = kf_load_factors<TYPE, false, true>(from, rows, blocks, quad & 1, g);
         }
     }
 }
 
-// The lane's part of x of octet n in a block's record.
-template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_form(const char *record, int n, int lane, uint4 (&part)[3], uint2 &bytes) {
-    if constexpr (MODE == KF_X_INT8) {
-        bytes = *reinterpret_cast<const uint2 *>(record + (n * 32 + lane) * 8);
-    } else {
+// A stage of x, which lies in one piece, by a team.
+template <int BYTES> __device__ __forceinline__ void kf_tile_fetch_x(const char *from, uint32_t stage) {
+    const int thread = threadIdx.x % KF_TEAM_THREADS;
 #pragma unroll
-        for (int p = 0; p < kf_tile<TYPE, MODE>::PARTS; p++)
-            part[p] = *reinterpret_cast<const uint4 *>(record + ((p * KF_TILE_OCTETS + n) * 32 + lane) * 16);
+    for (int at = 0; at < BYTES; at += KF_TEAM_THREADS * 16) {
+        const int i = at + thread * 16;
+        if (at + KF_TEAM_THREADS * 16 <= BYTES || i < BYTES) kf_copy16(stage + i, from + i);
     }
+}
+
+// All of a team have come here. Barrier 0 is __syncthreads'.
+__device__ __forceinline__ void kf_team_barrier(int team) {
+    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"((int)KF_TEAM_THREADS) : "memory");
 }
 
 typedef float kf_tile_sums[2][KF_TILE_OCTETS][4];
 
-// Block `block` of a stage: the weights of both strips of the warp times all octets of x, or the first half of them. No finer: a branch for
-// each octet kept the products from overlapping (5 times as slow). What an octet past the last one gives is not stored.
+// One block of 32 columns: the weights of both strips (16 rows) of the warp times OCTETS octets of x.
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_quantised(const kf_block_a (&w)[2], const float *factors, const char *record,
-                                                  int octets, int lane, kf_tile_sums &sum) {
+__device__ __forceinline__ void kf_tile_multiply(const kf_block_a (&w)[2], const float2 (&d)[2], const float2 (&m)[2],
+                                                 const char *record, int n, int lane, kf_tile_sums &sum) {
     using tile = kf_tile<TYPE, MODE>;
+    const char *beside = record + tile::X_BYTES + (lane & 3) * 8 + n * 32;
+    float2 x_sum = make_float2(0.0f, 0.0f), scale = x_sum;
+    if (kf_is_affine(TYPE)) x_sum = *reinterpret_cast<const float2 *>(beside);
+    if constexpr (MODE == KF_X_INT8) {
+        scale = *reinterpret_cast<const float2 *>(beside + KF_TILE_N * 4);
+        const uint2 bytes = *reinterpret_cast<const uint2 *>(record + (n * 32 + lane) * 8);
+#pragma unroll
+        for (int s = 0; s < 2; s++) kf_int8_block<TYPE>(sum[s][n], w[s], d[s], m[s], bytes, scale, x_sum);
+    } else {
+        uint4 part[3];
+#pragma unroll
+        for (int p = 0; p < tile::PARTS; p++)
+            part[p] = *reinterpret_cast<const uint4 *>(record + ((p * KF_TILE_OCTETS + n) * 32 + lane) * 16);
+#pragma unroll
+        for (int s = 0; s < 2; s++) kf_quantised_block<TYPE, MODE>(sum[s][n], w[s], d[s], m[s], part, x_sum);
+    }
+}
+
+// Lane 4 g + t holds rows g and g + 8 of a strip and rows 2t, 2t + 1 of an octet of x.
+template <bool ADD> __device__ __forceinline__ void kf_tile_put(float *sums, int row, int lane, const kf_tile_sums &sum) {
     const int g = lane >> 2, t = lane & 3;
-    float2 d[2], m[2];
-#pragma unroll
-    for (int s = 0; s < 2; s++) {
-        const float *low = factors + 16 * s + g, *second = low + (kf_has_two(TYPE) ? KF_UNIT_BLOCKS * 32 : 0);
-        d[s] = make_float2(low[0], low[8]), m[s] = make_float2(second[0], second[8]);
-    }
-    const char *beside = record + tile::X_BYTES + t * 8;
-#pragma unroll
-    for (int n = 0; n < KF_TILE_OCTETS; n++) {
-        if (n == KF_TILE_OCTETS / 2 && octets <= n) break;
-        uint4 part[3];
-        uint2 bytes;
-        kf_tile_form<TYPE, MODE>(record, n, lane, part, bytes);
-        float2 x_sum = make_float2(0.0f, 0.0f), scale = x_sum;
-        if (kf_is_affine(TYPE)) x_sum = *reinterpret_cast<const float2 *>(beside + n * 32);
-        if (MODE == KF_X_INT8) scale = *reinterpret_cast<const float2 *>(beside + KF_TILE_N * 4 + n * 32);
-#pragma unroll
-        for (int s = 0; s < 2; s++) {
-            if (MODE == KF_X_INT8)
-                kf_int8_block<TYPE>(sum[s][n], w[s], d[s], m[s], bytes, scale, x_sum);
-            else
-                kf_quantised_block<TYPE, MODE>(sum[s][n], w[s], d[s], m[s], part, x_sum);
-        }
-    }
-}
-
-template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_dense(const char *weights, const char *record, int octets, int block,
-                                              int lane, kf_tile_sums &sum) {
-    using tile = kf_tile<TYPE, MODE>;
-    const uint4 *pieces = reinterpret_cast<const uint4 *>(weights) + lane;
-    kf_dense_a<TYPE, MODE> w[2];
-#pragma unroll
-    for (int s = 0; s < 2; s++) {
-        kf_dense_piece<TYPE> low, high;
-#pragma unroll
-        for (int i = 0; i < tile::PIECE; i++) {
-            low.word[i] = pieces[((2 * s * tile::STAGE_BLOCKS + block) * tile::PIECE + i) * 32];
-            high.word[i] = pieces[(((2 * s + 1) * tile::STAGE_BLOCKS + block) * tile::PIECE + i) * 32];
-        }
-        w[s] = kf_dense_parts<TYPE, MODE>(low, high);
-    }
-#pragma unroll
-    for (int n = 0; n < KF_TILE_OCTETS; n++) {
-        if (n == KF_TILE_OCTETS / 2 && octets <= n) break;
-        uint4 part[3];
-        uint2 unused;
-        kf_tile_form<TYPE, MODE>(record, n, lane, part, unused);
-#pragma unroll
-        for (int s = 0; s < 2; s++) kf_dense_block<TYPE, MODE>(sum[s][n], w[s], part);
-    }
-}
-
-__device__ __forceinline__ void kf_tile_store(const kf_cuda_linear &a, int octet, int x_octet, int lane,
-                                              const kf_tile_sums &sum) {
-    const int g = lane >> 2;
 #pragma unroll
     for (int s = 0; s < 2; s++)
 #pragma unroll
         for (int n = 0; n < KF_TILE_OCTETS; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const int64_t row = (int64_t)(octet + 2 * s + (i >> 1)) * KF_OCTET + g;
-                const int64_t t = (int64_t)(x_octet + n) * KF_OCTET + 2 * (lane & 3) + (i & 1);
-                if (row < a.N && t < a.T) kf_finish_element(a, t, row, sum[s][n][i]);
+                float *at = sums + (n * KF_OCTET + 2 * t + (i & 1)) * KF_SUM_STRIDE + row + s * 16 + (i >> 1) * 8 + g;
+                *at = ADD ? sum[s][n][i] + *at : sum[s][n][i];
             }
+}
+
+__device__ __forceinline__ void kf_tile_store(const kf_cuda_linear &a, int row, int x_row, int thread,
+                                              const float *sums) {
+    const int rows = min(KF_TILE_N, a.T - x_row), columns = min(KF_TILE_M, a.N - row), column = thread % KF_TILE_M;
+    if (column >= columns) return;
+#pragma unroll 4
+    for (int t = thread / KF_TILE_M; t < rows; t += KF_TILE_THREADS / KF_TILE_M)
+        kf_finish_element(a, x_row + t, row + column, sums[t * KF_SUM_STRIDE + column]);
+}
+
+// The teams' sums together, and stored. Reads again who the thread is: the loop has no register to keep it in.
+__device__ __forceinline__ void kf_tile_end(const kf_cuda_linear &a, const kf_tile_sums &sum, float *sums) {
+    int thread, block;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    const int team = thread / KF_TEAM_THREADS, row = thread / 32 % KF_TEAM_WARPS * KF_WARP_OCTETS * KF_OCTET;
+    const int x_tiles = (a.T + KF_TILE_N - 1) / KF_TILE_N, m_tile = block / x_tiles;
+    if (team == 1) kf_tile_put<false>(sums, row, thread & 31, sum);
+    __syncthreads();
+    if (team == 0) kf_tile_put<true>(sums, row, thread & 31, sum);
+    __syncthreads();
+    kf_tile_store(a, m_tile * KF_TILE_M, (block - m_tile * x_tiles) * KF_TILE_N, thread, sums);
 }
 
 template <int TYPE, int MODE>
-__global__ void __launch_bounds__(KF_TILE_THREADS, kf_tile<TYPE, MODE>::SHARED <= 110 << 10 ? 2 : 1)
-    kf_linear_tile(const __grid_constant__ kf_cuda_linear a) {
+__global__ void __launch_bounds__(KF_TILE_THREADS, 1) kf_linear_tile(const __grid_constant__ kf_cuda_linear a) {
     using tile = kf_tile<TYPE, MODE>;
     extern __shared__ __align__(128) char memory[];
-    constexpr int STAGE = tile::STAGE, STAGES = tile::STAGES, BLOCKS = tile::STAGE_BLOCKS;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    constexpr int STAGES = tile::STAGES, STAGE_BLOCKS = tile::STAGE_BLOCKS, PER_QUAD = KF_QUAD / STAGE_BLOCKS;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, team = warp / KF_TEAM_WARPS;
     const int x_tiles = (a.T + KF_TILE_N - 1) / KF_TILE_N, m_tile = blockIdx.x / x_tiles,
               x_tile = blockIdx.x - m_tile * x_tiles;
-    const int octet = m_tile * (KF_TILE_M / KF_OCTET) + warp * KF_WARP_OCTETS, x_octet = x_tile * KF_TILE_OCTETS;
-    const int octets = min(KF_TILE_OCTETS, (a.T + KF_OCTET - 1) / KF_OCTET - x_octet);
-    char *const weights = memory + STAGES * STAGE + warp * tile::W_BUFFERS * tile::W_BYTES;
-    float *const factors =
-        reinterpret_cast<float *>(memory + STAGES * STAGE + KF_TILE_WARPS * tile::W_BUFFERS * tile::W_BYTES) +
-        warp * tile::FACTORS;
-    const uint32_t stages_at = kf_shared(memory), weights_at = kf_shared(weights);
-    const int steps = a.units * tile::STEPS;
-    const char *const x = a.parts + (int64_t)x_tile * a.row_blocks * tile::RECORD;
-    [[maybe_unused]] const char *rows[KF_WARP_OCTETS];
-    if constexpr (tile::DENSE)
-#pragma unroll
-        for (int o = 0; o < KF_WARP_OCTETS; o++) {
-            const int64_t n = (int64_t)(octet + o) * KF_OCTET + (lane >> 2);
-            rows[o] = n < a.N ? a.w + n * a.row_bytes + (lane & 3) * tile::PIECE * 16 : nullptr;
-        }
-    // Stage `step` of x, and of dense weights. Quantised weights are a unit ahead: that unit's first stage asks for the next one.
-    const auto fetch = [&](int step, bool with_weights) {
-        if (step < steps) {
-            kf_tile_fetch_x<STAGE>(x + (int64_t)step * STAGE, stages_at + step % STAGES * STAGE);
-            if constexpr (tile::DENSE)
-                if (with_weights)
-                    kf_tile_fetch_dense<TYPE, MODE>(a, rows, step * BLOCKS, weights_at + step % STAGES * tile::W_BYTES,
-                                                    lane);
+    const int octet = m_tile * (KF_TILE_M / KF_OCTET) + warp % KF_TEAM_WARPS * KF_WARP_OCTETS;
+    const int quads = (a.blocks + KF_QUAD - 1) / KF_QUAD, mine = (quads - team + KF_TEAMS - 1) / KF_TEAMS;
+    const char *const ring = memory + team * tile::RING;
+    const uint32_t ring_at = kf_shared(ring);
+    // A team's stages: those of its quads, one after another.
+    const char *from = a.parts + ((int64_t)x_tile * a.row_blocks + team * KF_QUAD) * tile::RECORD;
+    int left = mine * PER_QUAD, fetch_slot = 0;
+    const auto fetch = [&] {
+        if (left > 0) {
+            kf_tile_fetch_x<tile::STAGE>(from, ring_at + fetch_slot * tile::STAGE);
+            fetch_slot = fetch_slot + 1 < STAGES ? fetch_slot + 1 : 0;
+            left--;
+            from += left % PER_QUAD ? tile::STAGE : tile::STAGE + (KF_TEAMS - 1) * KF_QUAD * tile::RECORD;
         }
         kf_copy_commit();
     };
+
+    kf_tile_weights<TYPE> next;
     if (a.weights_made) kf_wait_for_previous();
-    if (a.units > 0) {
-        if constexpr (tile::DENSE) {
-            for (int i = 0; i < STAGES - 1; i++)
-                if (i < steps)
-                    kf_tile_fetch_dense<TYPE, MODE>(a, rows, i * BLOCKS, weights_at + i * tile::W_BYTES, lane);
-        } else {
-            kf_tile_fetch_unit<TYPE>(a, octet, 0, weights_at, lane);
-        }
-    }
+    if (mine > 0) kf_tile_load<TYPE>(a, octet, team, lane, next);
     kf_launch_dependents();
     kf_wait_for_previous();
-    for (int i = 0; i < STAGES - 1; i++) fetch(i, false);
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) fetch();
 
-    kf_tile_sums total = {}, sum = {};
-    for (int unit = 0, step = 0; unit < a.units; unit++) {
-        [[maybe_unused]] const char *units = weights + (unit & 1) * tile::W_BYTES;
-        const int blocks = min(tile::UNIT_BLOCKS, a.blocks - unit * tile::UNIT_BLOCKS);
+    kf_tile_sums sum = {};
 #pragma unroll 1
-        for (int quad = 0; quad < tile::UNIT_BLOCKS / 4; quad++) {
-            [[maybe_unused]] kf_codes<kf_is_dense(TYPE) ? KF_WEIGHT_Q4_0 : TYPE> codes[KF_WARP_OCTETS];
+    for (int q = 0, slot = 0; q < mine; q++) {
+        const kf_tile_weights<TYPE> now = next;
+        const int quad = q * KF_TEAMS + team;
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const int block = j % BLOCKS;
-                if (block == 0) {
-                    kf_copy_wait<STAGES - 2>();
-                    __syncthreads();
-                    if constexpr (!tile::DENSE) {
-                        if (quad == 0 && j == 0) {
-                            if (unit + 1 < a.units)
-                                kf_tile_fetch_unit<TYPE>(a, octet, unit + 1, weights_at + (~unit & 1) * tile::W_BYTES,
-                                                         lane);
-                            const int row_octet = min(octet + (lane >> 3), a.octets - 1);
-                            kf_tile_factors<TYPE>(units, min(KF_OCTET, a.N - row_octet * KF_OCTET), blocks, factors,
-                                                  lane);
-                            __syncwarp();
-                        }
-                    }
-                    fetch(step + STAGES - 1, true);
-                }
-                const char *record = memory + step % STAGES * STAGE + block * tile::RECORD;
-                if constexpr (tile::DENSE) {
-                    if (quad * 4 + j < blocks)
-                        kf_tile_dense<TYPE, MODE>(weights + step % STAGES * tile::W_BYTES, record, octets, block, lane,
-                                                  sum);
-                } else {
-                    if (j == 0) {
-#pragma unroll
-                        for (int o = 0; o < KF_WARP_OCTETS; o++) {
-                            const int rows = max(1, min(KF_OCTET, a.N - (octet + o) * KF_OCTET));
-                            codes[o] = kf_read_codes<TYPE, false>(units + o * KF_OCTET * kf_row_unit(TYPE), rows,
-                                                                  blocks, quad, lane);
-                        }
-                    }
-                    const kf_block_a w[2] = {kf_quantised_fragment<TYPE, MODE>(codes[0], codes[1], j),
-                                             kf_quantised_fragment<TYPE, MODE>(codes[2], codes[3], j)};
-                    kf_tile_quantised<TYPE, MODE>(w, factors + (quad * 4 + j) * 32, record, octets, lane, sum);
-                }
-                if (block == BLOCKS - 1) step++;
+        for (int j = 0; j < KF_QUAD; j++) {
+            if (j % STAGE_BLOCKS == 0) {
+                kf_copy_wait<STAGES - 2>();
+                kf_team_barrier(team);
+                fetch();
             }
-        }
-        if ((unit + 1) % a.slice_units && unit + 1 < a.units) continue;
+            // Half of the codes at hand are used up: their registers take the next ones.
+            if (j == KF_QUAD / 2 && q + 1 < mine) kf_tile_load<TYPE>(a, octet, quad + KF_TEAMS, lane, next);
+            const char *record = ring + slot * tile::STAGE + j % STAGE_BLOCKS * tile::RECORD;
+            kf_block_a w[2];
+            float2 d[2], m[2];
 #pragma unroll
-        for (int i = 0; i < 2 * KF_TILE_OCTETS * 4; i++) { // the slice is done
-            const int s = i / (KF_TILE_OCTETS * 4), n = i / 4 % KF_TILE_OCTETS;
-            total[s][n][i % 4] += sum[s][n][i % 4], sum[s][n][i % 4] = 0.0f;
+            for (int s = 0; s < 2; s++) {
+                w[s] = kf_quantised_fragment<TYPE, MODE>(now.codes[2 * s], now.codes[2 * s + 1], j);
+                const kf_factors low = kf_decode_factors<TYPE>(now.factors[2 * s], quad & 1),
+                                 high = kf_decode_factors<TYPE>(now.factors[2 * s + 1], quad & 1);
+                d[s] = make_float2(low.d[j], high.d[j]), m[s] = make_float2(low.m[j], high.m[j]);
+            }
+            // No branch for each octet: it kept the products from overlapping. What an octet past the last one gives is not stored.
+#pragma unroll
+            for (int n = 0; n < KF_TILE_OCTETS; n++) {
+                if (n > 0 && n % tile::TOGETHER == 0 && a.T <= n * KF_OCTET) break;
+                kf_tile_multiply<TYPE, MODE>(w, d, m, record, n, lane, sum);
+            }
+            if (j % STAGE_BLOCKS == STAGE_BLOCKS - 1) slot = slot + 1 < STAGES ? slot + 1 : 0;
         }
     }
-    kf_tile_store(a, octet, x_octet, lane, total);
+
+    __syncthreads(); // nobody reads the rings any more
+    kf_tile_end(a, sum, reinterpret_cast<float *>(memory));
 }
 
 #define KF_TILE_ROW(TYPE, MODE, NAME)                                                                                  \
-    { KF_CUDA_TILE, TYPE, MODE, kf_tile<TYPE, MODE>::SHARED, 0, 0, 0, (const void *)kf_linear_tile<TYPE, MODE>, NAME }
+    {                                                                                                                  \
+        KF_CUDA_TILE, TYPE, MODE, kf_tile<TYPE, MODE>::SHARED, 0, 0, 0, 0,                                             \
+            (const void *)kf_linear_tile<TYPE, MODE>, NAME                                                             \
+    }
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tile kernels (many rows of x) of the linear layer for fp32, fp16 and bf16 weights.
-#include "cuda/linear_tile.cuh"
+#include "cuda/linear_tile_dense.cuh"
 
 extern "C" const kf_cuda_linear_kernel kf_cuda_linear_tile_dense[] = {
     KF_TILE_ROW(KF_WEIGHT_BF16, KF_X_BF16, "128x64 tiles, bf16 x"),
