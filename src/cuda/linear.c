@@ -99,14 +99,12 @@ static bool must_make(const kf_linear_problem *p) {
 }
 
 static void cut_columns(const kf_linear_problem *p, linear_plan *plan) {
-    const bool quantised = kf_block_quantised(p->weight.type);
-    const int64_t unit_blocks = quantised ? KF_UNIT_BLOCKS : KF_DENSE_UNIT_BLOCKS,
-                  most = quantised ? KF_QUANTISED_SLICES : KF_DENSE_SLICES;
+    const int64_t unit_blocks = kf_block_quantised(p->weight.type) ? (int)KF_UNIT_BLOCKS : (int)KF_DENSE_UNIT_BLOCKS;
     plan->blocks = (int32_t)divide_up(p->options.K, KF_BLOCK_SMALL);
     plan->units = (int32_t)divide_up(plan->blocks, unit_blocks);
     plan->row_blocks = (int32_t)(plan->units * unit_blocks);
     plan->octets = (int32_t)divide_up(p->options.N, KF_OCTET);
-    plan->slice_units = (int32_t)kf_max64(divide_up(plan->units, most), 1);
+    plan->slice_units = (int32_t)kf_max64(divide_up(plan->units, KF_DENSE_SLICES), 1);
     plan->slices = (int32_t)kf_max64(divide_up(plan->units, plan->slice_units), 1);
 }
 
@@ -162,9 +160,8 @@ static bool plan_stream(const kf_op *op, int octets, linear_plan *plan) {
     const kf_cuda_device *device = kf_cuda(op->context);
     const kf_cuda_linear_kernel *kernel = plan->kernel = find_kernel(p, KF_CUDA_STREAM, octets, (int)p->options.T);
     const int64_t slice_blocks = plan->row_blocks ? plan->row_blocks / plan->units * plan->slice_units : 0;
-    const int64_t warp_bytes =
-        slice_blocks * p->options.T * kf_x_bytes(kernel->mode) +
-        2 * octets * KF_OCTET * KF_STREAM_ROWS * (int64_t)sizeof(float);
+    const int64_t warp_bytes = slice_blocks * p->options.T * kf_x_bytes(kernel->mode) +
+                               2 * octets * KF_OCTET * KF_STREAM_ROWS * (int64_t)sizeof(float);
     const int64_t all = divide_up(plan->octets, octets),
                   steps = divide_up(slice_blocks * KF_BLOCK_SMALL, kernel->columns);
     plan->ring = kernel->depth;
@@ -380,8 +377,8 @@ kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace) {
                               "linear: launch of x's packing"));
     const int kind = plan->kernel->kind;
     const kf_cuda_launch_shape shape = {.blocks = plan->grid,
-                                        .threads = kind == KF_CUDA_VECTOR   ? plan->warps * 32
-                                                   : kind == KF_CUDA_STREAM ? plan->slices * 32
+                                        .threads = kind == KF_CUDA_VECTOR       ? plan->warps * 32
+                                                   : kind == KF_CUDA_STREAM     ? plan->slices * 32
                                                    : kf_block_quantised(a.type) ? KF_TILE_THREADS
                                                                                 : KF_DENSE_TILE_THREADS,
                                         .shared = plan->shared,

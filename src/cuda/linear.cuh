@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What both kernels of the linear layer are made of: weights of a block of 32 columns as fragments of mma.sync, rows of x in the form
-// that the product takes, and the sum of one block. Both kernels call these in the same order for a slice, so a row's bits are the same
-// in both.
+// What the kernels of the linear layer are made of: weights of a block of 32 columns as fragments of mma.sync, rows of x in the form
+// that the product takes, and the sum of one block.
 //
 //     quantised   P = sum over a block of (code - offset) x, from zero in the tensor cores' fp32 sums: codes are exact in bf16;
 //                 sum += d P, then sum += m sum x  (affine types); Q6_K: for each half of the block
@@ -119,10 +118,6 @@ __device__ __forceinline__ void kf_x_values(const kf_cuda_linear &a, int64_t t, 
     }
 }
 
-__host__ __device__ constexpr int kf_unit_blocks(int type) {
-    return kf_is_dense(type) ? (int)KF_DENSE_UNIT_BLOCKS : (int)KF_UNIT_BLOCKS;
-}
-
 // Over the four lanes of a quad; all of the warp call it.
 __device__ __forceinline__ float kf_block_sum(const float (&v)[8]) {
     return kf_quad_sum(((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])));
@@ -202,37 +197,32 @@ template <int TYPE> struct kf_codes {
     uint32_t low[LOW], upper[UPPER];
 };
 
-// 16 bytes of codes: from shared memory, or (ONCE) from the device's, where nobody else reads them. Such a load stays where it is written: ahead of the
-// wait for the kernel before.
-template <bool ONCE> __device__ __forceinline__ uint4 kf_load_codes(const char *at) {
-    if (!ONCE) return *reinterpret_cast<const uint4 *>(at);
+// 16 bytes of codes from the device's memory: nobody else reads them. The load stays where it is written: ahead of the wait for the kernel before.
+__device__ __forceinline__ uint4 kf_load_codes(const char *at) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(at));
     return v;
 }
-template <bool ONCE> __device__ __forceinline__ uint2 kf_load_pair(const char *at) {
-    if (!ONCE) return *reinterpret_cast<const uint2 *>(at);
+__device__ __forceinline__ uint2 kf_load_pair(const char *at) {
     uint2 v;
     asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
     return v;
 }
-template <bool ONCE> __device__ __forceinline__ uint32_t kf_load_word(const char *at) {
-    if (!ONCE) return *reinterpret_cast<const uint32_t *>(at);
+__device__ __forceinline__ uint32_t kf_load_word(const char *at) {
     uint32_t v;
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(at));
     return v;
 }
-template <bool ONCE> __device__ __forceinline__ uint32_t kf_load_half(const char *at) {
-    if (!ONCE) return *reinterpret_cast<const uint16_t *>(at);
+__device__ __forceinline__ uint32_t kf_load_half(const char *at) {
     unsigned short v;
     asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(at));
     return v;
 }
 
 // FULL: of a unit of eight rows and eight blocks, else of what is left at the end of the rows or of W.
-template <int TYPE, bool FULL, bool ONCE = false>
+template <int TYPE, bool FULL>
 __device__ __forceinline__ kf_codes<TYPE> kf_read_codes(const char *unit, int rows, int blocks, int quad, int lane) {
     kf_codes<TYPE> c;
     if (FULL) rows = KF_OCTET, blocks = KF_UNIT_BLOCKS;
@@ -243,7 +233,7 @@ __device__ __forceinline__ kf_codes<TYPE> kf_read_codes(const char *unit, int ro
     if (FULL) {
 #pragma unroll
         for (int i = 0; i < WORDS; i++) {
-            const uint4 piece = kf_load_codes<ONCE>(unit + (quad * WORDS + i) * rows * 64 + lane * 16);
+            const uint4 piece = kf_load_codes(unit + (quad * WORDS + i) * rows * 64 + lane * 16);
             c.low[4 * i] = piece.x, c.low[4 * i + 1] = piece.y, c.low[4 * i + 2] = piece.z, c.low[4 * i + 3] = piece.w;
         }
     } else {
@@ -252,12 +242,12 @@ __device__ __forceinline__ kf_codes<TYPE> kf_read_codes(const char *unit, int ro
             const int block = 4 * quad + i / WORDS, piece = quad * WORDS + i / 4;
             const int at = all ? piece * rows * 64 + lane * 16 + i % 4 * 4
                                : (block * rows * 4 + lane) * 4 * WORDS + 4 * (i % WORDS);
-            c.low[i] = block < blocks ? kf_load_word<ONCE>(unit + at) : 0;
+            c.low[i] = block < blocks ? kf_load_word(unit + at) : 0;
         }
     }
-    if (kf_bits(TYPE) == 5 && all) c.upper[0] = kf_load_word<ONCE>(upper + lane * 8 + quad * 4);
+    if (kf_bits(TYPE) == 5 && all) c.upper[0] = kf_load_word(upper + lane * 8 + quad * 4);
     if (kf_bits(TYPE) == 6) { // blocks of 256: never less than a unit
-        const uint2 pair = kf_load_pair<ONCE>(upper + lane * 16 + quad * 8);
+        const uint2 pair = kf_load_pair(upper + lane * 16 + quad * 8);
         c.upper[0] = pair.x, c.upper[c.UPPER - 1] = pair.y;
     }
     if (kf_bits(TYPE) == 5 && !all) {
@@ -336,7 +326,7 @@ template <int TYPE> struct kf_raw_factors {
     uint32_t word[WORDS];
 };
 
-template <int TYPE, bool FULL, bool ONCE = false>
+template <int TYPE, bool FULL>
 __device__ __forceinline__ kf_raw_factors<TYPE> kf_load_factors(const char *unit, int rows, int blocks, int quad,
                                                                 int g) {
     kf_raw_factors<TYPE> raw;
@@ -344,16 +334,16 @@ __device__ __forceinline__ kf_raw_factors<TYPE> kf_load_factors(const char *unit
     if (FULL) rows = KF_OCTET, blocks = KF_UNIT_BLOCKS;
     const char *scales = unit + kf_unit_scales(TYPE, rows, blocks);
     if constexpr (TYPE == KF_WEIGHT_Q6_K) {
-        const uint2 s = kf_load_pair<ONCE>(scales + g * 16 + quad * 8);
-        raw.word[0] = s.x, raw.word[1] = s.y, raw.word[2] = kf_load_half<ONCE>(scales + rows * 16 + g * 2);
+        const uint2 s = kf_load_pair(scales + g * 16 + quad * 8);
+        raw.word[0] = s.x, raw.word[1] = s.y, raw.word[2] = kf_load_half(scales + rows * 16 + g * 2);
     } else if constexpr (kf_is_k(TYPE)) {
-        const uint2 s = kf_load_pair<ONCE>(scales + g * 16), t = kf_load_pair<ONCE>(scales + g * 16 + 8);
+        const uint2 s = kf_load_pair(scales + g * 16), t = kf_load_pair(scales + g * 16 + 8);
         raw.word[0] = s.x, raw.word[1] = s.y, raw.word[2] = t.x, raw.word[3] = t.y;
     } else if (FULL) {
-        const uint2 d = kf_load_pair<ONCE>(scales + g * 16 + quad * 8);
+        const uint2 d = kf_load_pair(scales + g * 16 + quad * 8);
         raw.word[0] = d.x, raw.word[1] = d.y;
         if (kf_is_affine(TYPE)) {
-            const uint2 m = kf_load_pair<ONCE>(scales + (rows + g) * 16 + quad * 8);
+            const uint2 m = kf_load_pair(scales + (rows + g) * 16 + quad * 8);
             raw.word[LAST - 1] = m.x, raw.word[LAST] = m.y;
         }
     } else {
@@ -364,16 +354,14 @@ __device__ __forceinline__ kf_raw_factors<TYPE> kf_load_factors(const char *unit
             const int block = 4 * quad + j;
             const char *at = scales + kf_unit_scale(rows, blocks, block, g);
             if (block >= blocks) continue;
-            raw.word[j / 2] |= kf_load_half<ONCE>(at) << 16 * (j & 1);
-            if (kf_is_affine(TYPE))
-                raw.word[LAST - 1 + j / 2] |= kf_load_half<ONCE>(at + rows * 2 * blocks) << 16 * (j & 1);
+            raw.word[j / 2] |= kf_load_half(at) << 16 * (j & 1);
+            if (kf_is_affine(TYPE)) raw.word[LAST - 1 + j / 2] |= kf_load_half(at + rows * 2 * blocks) << 16 * (j & 1);
         }
     }
     return raw;
 }
 
-template <int TYPE>
-__device__ __forceinline__ kf_factors kf_decode_factors(const kf_raw_factors<TYPE> &raw, int quad) {
+template <int TYPE> __device__ __forceinline__ kf_factors kf_decode_factors(const kf_raw_factors<TYPE> &raw, int quad) {
     kf_factors f;
     constexpr int LAST = raw.WORDS - 1;
     if constexpr (TYPE == KF_WEIGHT_Q6_K) {
@@ -402,11 +390,6 @@ __device__ __forceinline__ kf_factors kf_decode_factors(const kf_raw_factors<TYP
         }
     }
     return f;
-}
-
-template <int TYPE, bool FULL>
-__device__ __forceinline__ kf_factors kf_read_factors(const char *unit, int rows, int blocks, int quad, int g) {
-    return kf_decode_factors<TYPE>(kf_load_factors<TYPE, FULL>(unit, rows, blocks, quad, g), quad);
 }
 
 // ------------------------------------------------------------------------------------------------------- products
@@ -509,7 +492,6 @@ __device__ __forceinline__ kf_block_a kf_quantised_fragment(const kf_codes<TYPE>
 
 // A lane's eight columns of a row and block: 16 bytes, of fp32 32.
 template <int TYPE> struct kf_dense_piece { uint4 word[TYPE == KF_WEIGHT_F32 ? 2 : 1]; };
-template <int TYPE> __host__ __device__ constexpr int kf_dense_piece_bytes() { return TYPE == KF_WEIGHT_F32 ? 32 : 16; }
 
 // Whether W and x are multiplied as they are.
 template <int TYPE, int MODE> __host__ __device__ constexpr bool kf_is_direct() {

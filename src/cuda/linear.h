@@ -6,8 +6,8 @@
 //
 //     octet   8 rows of W; two are the 16 rows of an mma.sync product, whose columns are rows of x
 //     unit    256 columns of quantised W, 128 of dense; block: 32 columns
-//     slice   neighbouring units whose products are summed by themselves; a row's sum is the sum of its slices' sums, in order. The
-//             slices depend on K alone, and both kernels sum a slice in the same way: so a row of y has the same bits at every T.
+//     slice   of dense W: neighbouring units whose products are summed by themselves; a row's sum is the sum of its slices' sums, in
+//             order. The slices depend on K alone, and both dense kernels sum a slice in the same way
 //
 //     vector  up to 8 rows of x over quantised W: W passes by once, in registers
 //     stream  the same for dense W: the slices of one or two octets go to the warps of a block
@@ -28,9 +28,9 @@ typedef struct kf_cuda_linear {
     int64_t row_bytes;          // of w, dense; of `source`
     int64_t octet_bytes;        // of a full octet of w
     int32_t T, N, K;
-    int32_t blocks, units, octets; // of K and of N: blocks and units that hold columns
-    int32_t row_blocks;            // of x in form: those of whole units
-    int32_t slices, slice_units;
+    int32_t blocks, units, octets;     // of K and of N: blocks and units that hold columns
+    int32_t row_blocks;                // of x in form: those of whole units
+    int32_t slices, slice_units;       // dense
     int32_t ring;                      // stream: slots of a warp
     int32_t ways, part_quads;          // vector: warps that share two octets; fours of blocks of each
     int32_t type;                      // kf_weight_type
@@ -52,10 +52,9 @@ typedef enum kf_cuda_x_mode {
 } kf_cuda_x_mode;
 
 enum {
-    KF_STREAM_ROWS = 8,       // of x
-    KF_DENSE_SLICES = 16,     // at most: warps of a block of the stream kernel
-    KF_QUANTISED_SLICES = 12, // of the tile kernel
-    KF_VECTOR_WARPS = 16,     // of a block of the vector kernel, at most
+    KF_STREAM_ROWS = 8,   // of x
+    KF_DENSE_SLICES = 16, // at most: warps of a block of the stream kernel
+    KF_VECTOR_WARPS = 16, // of a block of the vector kernel, at most
 #ifndef KF_VECTOR_DEPTH
 #define KF_VECTOR_DEPTH 2
 #endif

@@ -18,9 +18,9 @@
 
 enum {
     MOST_DEVICES = 64,
-    ALIGNMENT = 16,               // of every address and row, in bytes
-    MOST_WORKSPACE = 32 << 20,    // what cuBLAS itself takes on Hopper by default
-    WORKSPACE_ALIGNMENT = 256     // what an allocation of the device has
+    ALIGNMENT = 16,            // of every address and row, in bytes
+    MOST_WORKSPACE = 32 << 20, // what cuBLAS itself takes on Hopper by default
+    WORKSPACE_ALIGNMENT = 256  // what an allocation of the device has
 };
 kf_static_assert(sizeof(cublasLtMatmulAlgo_t) <= sizeof((kf_cuda_lt *)0)->algorithm, "the plan holds the algorithm");
 
@@ -84,7 +84,8 @@ static bool set(description *d, cublasLtMatmulDescAttributes_t attribute, const 
     return lt.cublasLtMatmulDescSetAttribute(&d->product, attribute, value, bytes) == CUBLAS_STATUS_SUCCESS;
 }
 
-static bool layout(cublasLtMatrixLayoutOpaque_t *m, cudaDataType_t type, int64_t rows, int64_t columns, int64_t stride) {
+static bool layout(cublasLtMatrixLayoutOpaque_t *m, cudaDataType_t type, int64_t rows, int64_t columns,
+                   int64_t stride) {
     return lt.cublasLtMatrixLayoutInit_internal(m, sizeof *m, type, (uint64_t)rows, (uint64_t)columns, stride) ==
            CUBLAS_STATUS_SUCCESS;
 }
@@ -170,9 +171,9 @@ kf_status kf_cuda_lt_run(const kf_cuda_device *device, const kf_cuda_lt_product 
     if (!describe(p, &d)) return kf_fail(KF_DEVICE_ERROR, "linear: cuBLASLt refuses the product it was planned for");
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     KF_TRY(kf_cuda_check(cudaThreadExchangeStreamCaptureMode(&mode), "linear: launch"));
-    const cublasStatus_t status = lt.cublasLtMatmul(lt.handle[device->id], &d.product, &one, p->w, &d.w, p->x, &d.x,
-                                                    &zero, p->y, &d.y, p->y, &d.y, &algorithm, workspace,
-                                                    (size_t)plan->workspace, kf_cuda_stream(device));
+    const cublasStatus_t status =
+        lt.cublasLtMatmul(lt.handle[device->id], &d.product, &one, p->w, &d.w, p->x, &d.x, &zero, p->y, &d.y, p->y,
+                          &d.y, &algorithm, workspace, (size_t)plan->workspace, kf_cuda_stream(device));
     cudaThreadExchangeStreamCaptureMode(&mode);
     if (status == CUBLAS_STATUS_SUCCESS) return KF_OK;
     cudaGetLastError();

@@ -21,9 +21,9 @@
 #include "cuda/linear.cuh"
 
 template <int TYPE, int MODE, int OCTETS> struct kf_stream {
-    static const int ELEMENT = TYPE == KF_WEIGHT_F32 ? 4 : 2;                    // bytes
-    static const int PIECES = ELEMENT / 2;                                       // of 16 bytes, of a lane and block
-    static const int BLOCKS = TYPE == KF_WEIGHT_F32 && OCTETS == 2 ? 2 : 4;      // of a slot
+    static const int ELEMENT = TYPE == KF_WEIGHT_F32 ? 4 : 2;               // bytes
+    static const int PIECES = ELEMENT / 2;                                  // of 16 bytes, of a lane and block
+    static const int BLOCKS = TYPE == KF_WEIGHT_F32 && OCTETS == 2 ? 2 : 4; // of a slot
     static const int SLOT = OCTETS * KF_OCTET * BLOCKS * 32 * ELEMENT;
     static const int PER_UNIT = KF_DENSE_UNIT_BLOCKS / BLOCKS; // slots of a unit
     // About 8 KB a warp: three blocks of eight warps fit a multiprocessor, and 190 KB are on their way to it.
@@ -63,7 +63,8 @@ __device__ __forceinline__ void kf_stream_x(const kf_cuda_linear &a, int first, 
                 const int t = row + n * wide;
 #pragma unroll
                 for (int c = 0; c < 8; c++) v[n][c] = 0.0f;
-                if (live && aligned && t < a.T) kf_x_aligned<true>(a.x + t * row_bytes, type, first + block, part, v[n]);
+                if (live && aligned && t < a.T)
+                    kf_x_aligned<true>(a.x + t * row_bytes, type, first + block, part, v[n]);
             }
             if (!aligned && live) { // rare, and slow
 #pragma unroll 1
@@ -159,8 +160,7 @@ __device__ __forceinline__ void kf_stream_finish(const kf_cuda_linear &a, int oc
 }
 
 template <int TYPE, int MODE, int OCTETS>
-__global__ void __launch_bounds__(KF_DENSE_SLICES * 32, 2)
-    kf_linear_stream(const __grid_constant__ kf_cuda_linear a) {
+__global__ void __launch_bounds__(KF_DENSE_SLICES * 32, 2) kf_linear_stream(const __grid_constant__ kf_cuda_linear a) {
     using stream = kf_stream<TYPE, MODE, OCTETS>;
     extern __shared__ __align__(128) char memory[];
     constexpr int ROWS = OCTETS * KF_OCTET;
@@ -224,8 +224,8 @@ __global__ void __launch_bounds__(KF_DENSE_SLICES * 32, 2)
 #define KF_STREAM_ROW(TYPE, MODE, OCTETS, NAME)                                                                        \
     {                                                                                                                  \
         KF_CUDA_STREAM, TYPE, MODE, kf_stream<TYPE, MODE, OCTETS>::SLOT, kf_stream<TYPE, MODE, OCTETS>::SLOTS,         \
-            kf_stream<TYPE, MODE, OCTETS>::BLOCKS * 32, OCTETS, KF_STREAM_ROWS, (const void *)kf_linear_stream<TYPE, MODE, OCTETS>,    \
-            NAME                                                                                                       \
+            kf_stream<TYPE, MODE, OCTETS>::BLOCKS * 32, OCTETS, KF_STREAM_ROWS,                                        \
+            (const void *)kf_linear_stream<TYPE, MODE, OCTETS>, NAME                                                   \
     }
 #define KF_STREAM_ROWS_OF(TYPE, MODE, NAME) KF_STREAM_ROW(TYPE, MODE, 1, NAME), KF_STREAM_ROW(TYPE, MODE, 2, NAME)
 

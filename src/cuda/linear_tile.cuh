@@ -25,7 +25,7 @@ enum {
     KF_TEAM_WARPS = KF_TILE_M / (KF_WARP_OCTETS * KF_OCTET),
     KF_TEAM_THREADS = KF_TEAM_WARPS * 32,
     KF_TEAMS = KF_TILE_THREADS / KF_TEAM_THREADS,
-    KF_QUAD = 4,       // blocks of 32 columns
+    KF_QUAD = 4,                  // blocks of 32 columns
     KF_SUM_STRIDE = KF_TILE_M + 4 // floats: rows of x begin in different banks
 };
 
@@ -36,9 +36,9 @@ template <int TYPE, int MODE> struct kf_tile {
     static const int BESIDE = MODE == KF_X_INT8 ? 2 : kf_is_affine(TYPE) ? 1 : 0; // floats a row and block: sum, scale
     static const int RECORD = X_BYTES + BESIDE * KF_TILE_N * 4, STAGE = STAGE_BLOCKS * RECORD, RING = STAGES * STAGE;
     // Octets of x whose products overlap: as many as there are registers for.
-    static const int TOGETHER = KF_TILE_OCTETS / (MODE == KF_X_SPLIT && TYPE == KF_WEIGHT_Q6_K ? 4 : 2);
+    static const int TOGETHER = KF_TILE_OCTETS / (MODE == KF_X_SPLIT ? 4 : 2);
     static const int SUMS = KF_TILE_N * KF_SUM_STRIDE * 4;
-    static const int SHARED = KF_TEAMS * RING > SUMS ? KF_TEAMS * RING : SUMS;
+    static const int SHARED = KF_TEAMS * RING > SUMS ? KF_TEAMS *RING : SUMS;
 };
 
 // A quad of the warp's four octets, as it came.
@@ -56,8 +56,8 @@ __device__ __forceinline__ void kf_tile_load(const kf_cuda_linear &a, int octet,
         const char *from = a.w + octet * a.octet_bytes + (int64_t)unit * (KF_OCTET * kf_row_unit(TYPE));
 #pragma unroll
         for (int o = 0; o < KF_WARP_OCTETS; o++, from += a.octet_bytes) {
-            w.codes[o] = kf_read_codes<TYPE, true, true>(from, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane);
-            w.factors[o] = kf_load_factors<TYPE, true, true>(from, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane >> 2);
+            w.codes[o] = kf_read_codes<TYPE, true>(from, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane);
+            w.factors[o] = kf_load_factors<TYPE, true>(from, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane >> 2);
         }
     } else {
 #pragma unroll
@@ -65,8 +65,8 @@ __device__ __forceinline__ void kf_tile_load(const kf_cuda_linear &a, int octet,
             const int place = min(octet + o, a.octets - 1), rows = min(KF_OCTET, a.N - place * KF_OCTET);
             const int g = min(lane >> 2, rows - 1);
             const char *from = a.w + place * a.octet_bytes + (int64_t)unit * kf_unit_bytes(TYPE, rows, KF_UNIT_BLOCKS);
-            w.codes[o] = kf_read_codes<TYPE, false, true>(from, rows, blocks, quad & 1, g * 4 + (lane & 3));
-            w.factors[o] = kf_load_factors<TYPE, false, true>(from, rows, blocks, quad & 1, g);
+            w.codes[o] = kf_read_codes<TYPE, false>(from, rows, blocks, quad & 1, g * 4 + (lane & 3));
+            w.factors[o] = kf_load_factors<TYPE, false>(from, rows, blocks, quad & 1, g);
         }
     }
 }
@@ -112,7 +112,8 @@ __device__ __forceinline__ void kf_tile_multiply(const kf_block_a (&w)[2], const
 }
 
 // Lane 4 g + t holds rows g and g + 8 of a strip and rows 2t, 2t + 1 of an octet of x.
-template <bool ADD> __device__ __forceinline__ void kf_tile_put(float *sums, int row, int lane, const kf_tile_sums &sum) {
+template <bool ADD>
+__device__ __forceinline__ void kf_tile_put(float *sums, int row, int lane, const kf_tile_sums &sum) {
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int s = 0; s < 2; s++)
@@ -221,8 +222,8 @@ __global__ void __launch_bounds__(KF_TILE_THREADS, 1) kf_linear_tile(const __gri
 
 #define KF_TILE_ROW(TYPE, MODE, NAME)                                                                                  \
     {                                                                                                                  \
-        KF_CUDA_TILE, TYPE, MODE, kf_tile<TYPE, MODE>::SHARED, 0, 0, 0, 0,                                             \
-            (const void *)kf_linear_tile<TYPE, MODE>, NAME                                                             \
+        KF_CUDA_TILE, TYPE, MODE, kf_tile<TYPE, MODE>::SHARED, 0, 0, 0, 0, (const void *)kf_linear_tile<TYPE, MODE>,   \
+            NAME                                                                                                       \
     }
 
 #endif

@@ -22,7 +22,8 @@ enum { KF_TILE_OCTETS = KF_TILE_N / KF_OCTET, KF_WARP_OCTETS = 4, KF_TILE_WARPS 
 template <int TYPE, int MODE> struct kf_dense_tile {
     static const int PARTS = kf_x_parts(MODE);
     static const int STAGE_BLOCKS = MODE == KF_X_SPLIT ? 1 : 2, STAGES = 3;
-    static const int RECORD = KF_TILE_OCTETS * PARTS * 512, STAGE = STAGE_BLOCKS * RECORD; // bytes of a block of x, of a stage
+    static const int RECORD = KF_TILE_OCTETS * PARTS * 512,
+                     STAGE = STAGE_BLOCKS * RECORD;         // bytes of a block of x, of a stage
     static const int PIECE = TYPE == KF_WEIGHT_F32 ? 2 : 1; // 16-byte pieces of a lane, octet and block
     static const int W_BYTES = KF_WARP_OCTETS * STAGE_BLOCKS * PIECE * 512;
     static const int SHARED = STAGES * (STAGE + KF_TILE_WARPS * W_BYTES);
@@ -65,8 +66,8 @@ typedef float kf_tile_sums[2][KF_TILE_OCTETS][4];
 // Block `block` of a stage: the weights of both strips of the warp times all octets of x, or the first half of them. No finer: a branch for
 // each octet kept the products from overlapping. What an octet past the last one gives is not stored.
 template <int TYPE, int MODE>
-__device__ __forceinline__ void kf_tile_dense(const char *weights, const char *record, int octets, int block,
-                                              int lane, kf_tile_sums &sum) {
+__device__ __forceinline__ void kf_tile_dense(const char *weights, const char *record, int octets, int block, int lane,
+                                              kf_tile_sums &sum) {
     using tile = kf_dense_tile<TYPE, MODE>;
     const uint4 *pieces = reinterpret_cast<const uint4 *>(weights) + lane;
     kf_dense_a<TYPE, MODE> w[2];
@@ -132,7 +133,8 @@ __global__ void __launch_bounds__(KF_DENSE_TILE_THREADS, 1)
         if (step < steps) {
             kf_tile_fetch_x<STAGE>(x + (int64_t)step * STAGE, stages_at + step % STAGES * STAGE);
             if (with_weights)
-                kf_tile_fetch_dense<TYPE, MODE>(a, rows, step * BLOCKS, weights_at + step % STAGES * tile::W_BYTES, lane);
+                kf_tile_fetch_dense<TYPE, MODE>(a, rows, step * BLOCKS, weights_at + step % STAGES * tile::W_BYTES,
+                                                lane);
         }
         kf_copy_commit();
     };
@@ -157,7 +159,8 @@ __global__ void __launch_bounds__(KF_DENSE_TILE_THREADS, 1)
             }
             if (j < blocks)
                 kf_tile_dense<TYPE, MODE>(weights + step % STAGES * tile::W_BYTES,
-                                          memory + step % STAGES * STAGE + block * tile::RECORD, octets, block, lane, sum);
+                                          memory + step % STAGES * STAGE + block * tile::RECORD, octets, block, lane,
+                                          sum);
             if (block == BLOCKS - 1) step++;
         }
         if ((unit + 1) % a.slice_units && unit + 1 < a.units) continue;

@@ -27,10 +27,10 @@ template <int TYPE, int MODE, int PAIRS> struct kf_vector {
     static const bool INT8 = MODE == KF_X_INT8;
     static const int DEPTH = kf_bits(TYPE) == 4 && !kf_is_affine(TYPE) ? KF_VECTOR_DEPTH : 2; // loads ahead
     static const int SUMS = INT8 ? 4 : 2 * PAIRS;
-    static const int DIGITS = 32 * 8;          // bytes: lane 4 g + t holds of column g the values 4t .. 4t+3, 16+4t .. 16+4t+3
-    static const int STEPS = INT8 ? 8 : 4;     // floats; fixed: [row of the pair][upper digits, lower]
+    static const int DIGITS = 32 * 8; // bytes: lane 4 g + t holds of column g the values 4t .. 4t+3, 16+4t .. 16+4t+3
+    static const int STEPS = INT8 ? 8 : 4;          // floats; fixed: [row of the pair][upper digits, lower]
     static const int PAIR = DIGITS + 2 * STEPS * 4; // behind the steps as many sums of x
-    static const int RECORD = PAIRS * PAIR;    // a block of 32
+    static const int RECORD = PAIRS * PAIR;         // a block of 32
     // Weights are multiplied by 2^SHIFT: four bits less 8 stand in the upper half of a byte.
     static const int SHIFT = TYPE == KF_WEIGHT_Q4_0 && !INT8 ? 4 : 0;
 };
@@ -49,10 +49,10 @@ __device__ __forceinline__ void kf_vector_load(const char *octet, int64_t octet_
                                                kf_piece<TYPE> &piece) {
     constexpr int UNIT = KF_OCTET * kf_row_unit(TYPE);
     const char *low = octet + (int64_t)(quad >> 1) * UNIT, *high = low + octet_bytes;
-    piece.low = kf_read_codes<TYPE, true, true>(low, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane);
-    piece.high = kf_read_codes<TYPE, true, true>(high, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane);
-    piece.of_low = kf_load_factors<TYPE, true, true>(low, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane >> 2);
-    piece.of_high = kf_load_factors<TYPE, true, true>(high, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane >> 2);
+    piece.low = kf_read_codes<TYPE, true>(low, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane);
+    piece.high = kf_read_codes<TYPE, true>(high, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane);
+    piece.of_low = kf_load_factors<TYPE, true>(low, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane >> 2);
+    piece.of_high = kf_load_factors<TYPE, true>(high, KF_OCTET, KF_UNIT_BLOCKS, quad & 1, lane >> 2);
 }
 
 // The same at the ends of the rows and of W. A lane whose row isn't there takes the last one that is: its sums are not stored.
@@ -67,8 +67,8 @@ __device__ __forceinline__ void kf_vector_load_end(const kf_cuda_linear &a, int 
         const char *from = a.w + place * a.octet_bytes + (int64_t)unit * kf_unit_bytes(TYPE, rows, KF_UNIT_BLOCKS);
         kf_codes<TYPE> &codes = o ? piece.high : piece.low;
         kf_raw_factors<TYPE> &factors = o ? piece.of_high : piece.of_low;
-        codes = kf_read_codes<TYPE, false, true>(from, rows, blocks, quad & 1, there);
-        factors = kf_load_factors<TYPE, false, true>(from, rows, blocks, quad & 1, g);
+        codes = kf_read_codes<TYPE, false>(from, rows, blocks, quad & 1, there);
+        factors = kf_load_factors<TYPE, false>(from, rows, blocks, quad & 1, g);
     }
 }
 
@@ -108,7 +108,8 @@ __device__ __forceinline__ void kf_vector_fixed(const float (&v)[8], int t, int 
     char *pair = record + (t >> 1) * vector::PAIR;
 #pragma unroll
     for (int i = 0; i < 4; i++) // the upper digit first
-        *reinterpret_cast<uint2 *>(pair + ((4 * (t & 1) + 3 - i) * 4 + part) * 8) = make_uint2(digits[0][i], digits[1][i]);
+        *reinterpret_cast<uint2 *>(pair + ((4 * (t & 1) + 3 - i) * 4 + part) * 8) =
+            make_uint2(digits[0][i], digits[1][i]);
     const float sum = kf_is_affine(TYPE) ? kf_block_sum(v) : 0.0f;
     if (part != 0) return;
     const uint32_t low = (uint32_t)(exponent - BITS - vector::SHIFT) << 23, high = low + (16u << 23);
@@ -284,7 +285,8 @@ __device__ __forceinline__ void kf_vector_finish(const kf_cuda_linear &a, int gr
 }
 
 template <int TYPE, int MODE, int PAIRS>
-__global__ void __launch_bounds__(KF_VECTOR_WARPS * 32, TYPE == KF_WEIGHT_Q4_0 && MODE == KF_X_FIXED ? KF_VECTOR_BLOCKS : 1)
+__global__ void __launch_bounds__(KF_VECTOR_WARPS * 32,
+                                  TYPE == KF_WEIGHT_Q4_0 && MODE == KF_X_FIXED && PAIRS == 1 ? KF_VECTOR_BLOCKS : 1)
     kf_linear_vector(const __grid_constant__ kf_cuda_linear a) {
     using vector = kf_vector<TYPE, MODE, PAIRS>;
     constexpr int DEPTH = vector::DEPTH;
@@ -319,9 +321,9 @@ __global__ void __launch_bounds__(KF_VECTOR_WARPS * 32, TYPE == KF_WEIGHT_Q4_0 &
             for (int i = 0; i < DEPTH; i++) {
                 if (q + i >= count) break;
                 const int quad = first + q + i;
-                kf_vector_multiply<TYPE, MODE, PAIRS>(piece[i], quad & 1, memory + quad * 4 * vector::RECORD, lane, sum);
-                if (q + i + DEPTH < count)
-                    kf_vector_load<TYPE>(from, a.octet_bytes, quad + DEPTH, lane, piece[i]);
+                kf_vector_multiply<TYPE, MODE, PAIRS>(piece[i], quad & 1, memory + quad * 4 * vector::RECORD, lane,
+                                                      sum);
+                if (q + i + DEPTH < count) kf_vector_load<TYPE>(from, a.octet_bytes, quad + DEPTH, lane, piece[i]);
             }
         }
     } else {
@@ -343,6 +345,7 @@ __global__ void __launch_bounds__(KF_VECTOR_WARPS * 32, TYPE == KF_WEIGHT_Q4_0 &
     }
 #define KF_VECTOR_ROWS_OF(TYPE)                                                                                        \
     KF_VECTOR_ROW(TYPE, KF_X_FIXED, 1, 2, "1 to 2 rows"), KF_VECTOR_ROW(TYPE, KF_X_FIXED, 2, 4, "3 to 4 rows"),        \
-        KF_VECTOR_ROW(TYPE, KF_X_FIXED, 4, 8, "5 to 8 rows"), KF_VECTOR_ROW(TYPE, KF_X_INT8, 1, 8, "1 to 8 rows, int8 x")
+        KF_VECTOR_ROW(TYPE, KF_X_FIXED, 4, 8, "5 to 8 rows"),                                                          \
+        KF_VECTOR_ROW(TYPE, KF_X_INT8, 1, 8, "1 to 8 rows, int8 x")
 
 #endif
