@@ -33,9 +33,11 @@ typedef struct linear_plan {
     int32_t made;                        // not 0: the weights come through the workspace
     int32_t blocks, units, row_blocks, octets, slices, slice_units;
     int32_t ring, shared;
-    int32_t ways, part_quads, warps; // vector: warps that share two octets, what each takes; warps of a block
+    int32_t ways, part_quads,
+        group_bits; // vector: warps that share two octets, what each takes; 2^group_bits times so many are a block
     int64_t grid;
     int32_t record, beside;        // of x in form: bytes of a block, floats a row in it
+    int64_t x_items;               // octets and blocks to be brought into form
     int64_t weight_bytes, x_bytes; // of the workspace: weights; x in form, or what cuBLASLt wants
     kf_cuda_lt lt;
 } linear_plan;
@@ -108,19 +110,17 @@ static void cut_columns(const kf_linear_problem *p, linear_plan *plan) {
     plan->slices = (int32_t)kf_max64(divide_up(plan->units, plan->slice_units), 1);
 }
 
-// How many warps share two octets: the fewest that give every multiprocessor WARPS of them, or, among twice as many, those with the most even parts.
+// How many warps share two octets: as many as find room on the device at once, in parts that are even within a tenth. Depends on N and K
+// alone.
 static void share_columns(const kf_op *op, linear_plan *plan) {
-    enum { WARPS = 12 };
-    const int64_t quads = divide_up(plan->blocks, 4), pairs = divide_up(plan->octets, 2),
-                  least = (int64_t)WARPS * kf_cuda(op->context)->multiprocessors;
-    double best = -1;
-    for (int64_t n = 1; n <= KF_VECTOR_WARPS; n++) {
-        const int64_t part = kf_max64(divide_up(quads, n), 1), ways = kf_max64(divide_up(quads, part), 1);
-        const double enough = kf_min64(pairs * ways, least) / (double)least, even = quads / (double)(part * ways);
-        const double worth = enough + (pairs * ways > 2 * least ? 0 : even);
-        if (worth <= best) continue;
-        best = worth;
-        plan->ways = (int32_t)ways, plan->part_quads = (int32_t)part;
+    enum { ROOM = 15 }; // warps of a multiprocessor: 16 have room for 128 registers a lane, 15 were as fast or faster
+    const kf_linear_problem *p = &op->problem.linear;
+    const int64_t quads = kf_max64(divide_up(plan->blocks, 4), 1), pairs = divide_up(plan->octets, 2),
+                  room = (int64_t)ROOM * kf_cuda(op->context)->multiprocessors;
+    plan->ways = 1, plan->part_quads = (int32_t)quads;
+    for (int64_t n = 2; n <= KF_VECTOR_WARPS && pairs * n <= room; n++) {
+        const int64_t part = divide_up(quads, n), ways = divide_up(quads, part);
+        if (10 * quads >= 9 * part * ways) plan->ways = (int32_t)ways, plan->part_quads = (int32_t)part;
     }
 #ifdef KF_EXPERIMENT
     if (getenv("KF_WAYS")) {
@@ -128,7 +128,9 @@ static void share_columns(const kf_op *op, linear_plan *plan) {
         plan->ways = (int32_t)divide_up(quads, part), plan->part_quads = (int32_t)part;
     }
 #endif
-    plan->warps = plan->ways * (int32_t)kf_max64(8 / plan->ways, 1);
+    // x is brought into form by each block: with more rows more warps share it.
+    const int32_t warps = p->options.T > 2 && plan->ways > 4 ? KF_VECTOR_WARPS : KF_VECTOR_WARPS / 2;
+    while (plan->ways << (plan->group_bits + 1) <= warps) plan->group_bits++;
 }
 
 // The vector kernel; where x does not fit shared memory, several launches of fewer rows. False where even that is too much.
@@ -140,7 +142,7 @@ static bool plan_vector(const kf_op *op, linear_plan *plan) {
     const kf_cuda_linear_kernel *kernel = NULL;
     for (int rows = (int)kf_min64(p->options.T, KF_STREAM_ROWS); rows > 0; rows /= 2) {
         kernel = find_kernel(p, KF_CUDA_VECTOR, 0, rows);
-        plan->shared = plan->row_blocks * kernel->shared + plan->warps * SUM_BYTES;
+        plan->shared = plan->row_blocks * kernel->shared + (plan->ways << plan->group_bits) * SUM_BYTES;
         if (plan->shared <= device->shared_limit) break;
     }
     if (plan->shared > device->shared_limit) return false;
@@ -150,7 +152,7 @@ static bool plan_vector(const kf_op *op, linear_plan *plan) {
     kf_cuda_leave(device, before);
     if (!known) return false;
     plan->kernel = kernel;
-    plan->grid = divide_up(divide_up(plan->octets, 2), plan->warps / plan->ways);
+    plan->grid = divide_up(divide_up(plan->octets, 2), 1 << plan->group_bits);
     return true;
 }
 
@@ -203,11 +205,13 @@ static kf_status plan_tiles(const kf_op *op, linear_plan *plan) {
         return kf_fail(KF_UNSUPPORTED, "linear: no kernel for weights of %s within %d bytes of shared memory",
                        kf_weight_type_string(p->weight.type), (int)device->shared_limit);
     plan->x_form = (kf_block_quantised(p->weight.type) ? kf_cuda_linear_x : kf_cuda_linear_x_dense)[plan->kernel->mode];
-    plan->grid = divide_up(p->options.N, KF_TILE_M) * divide_up(p->options.T, KF_TILE_N);
+    const int64_t tiles = divide_up(p->options.T, KF_TILE_N);
+    plan->grid = divide_up(p->options.N, KF_TILE_M) * tiles;
+    plan->x_items = tiles * (KF_TILE_N / KF_OCTET) * plan->row_blocks;
     plan->shared = plan->kernel->shared;
     plan->beside = plan->kernel->mode == KF_X_INT8 ? 2 : kf_block_affine(p->weight.type) ? 1 : 0;
     plan->record = KF_TILE_N * (kf_x_bytes(plan->kernel->mode) + plan->beside * (int32_t)sizeof(float));
-    plan->x_bytes = divide_up(p->options.T, KF_TILE_N) * plan->row_blocks * plan->record;
+    plan->x_bytes = tiles * plan->row_blocks * plan->record;
     int before = 0;
     KF_TRY(kf_cuda_enter(device, &before));
     const kf_status status = kf_cuda_prepare_kernel(plan->kernel->function, plan->shared, "linear: kernel");
@@ -330,6 +334,7 @@ static kf_status make_argument(const kf_op *op, char *workspace, kf_cuda_linear 
         .ring = plan->ring,
         .ways = plan->ways,
         .part_quads = plan->part_quads,
+        .group_bits = plan->group_bits,
         .type = p->weight.type,
         .x_type = p->x.type,
         .y_type = p->y.type,
@@ -372,12 +377,10 @@ kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace) {
                               "linear: launch of the weights' packing"));
     }
     if (plan->kernel->kind == KF_CUDA_TILE)
-        KF_TRY(launch_prepare(device, plan->x_form,
-                              divide_up(a.T, KF_TILE_N) * (KF_TILE_N / KF_OCTET) * plan->row_blocks, &a,
-                              "linear: launch of x's packing"));
+        KF_TRY(launch_prepare(device, plan->x_form, plan->x_items, &a, "linear: launch of x's packing"));
     const int kind = plan->kernel->kind;
     const kf_cuda_launch_shape shape = {.blocks = plan->grid,
-                                        .threads = kind == KF_CUDA_VECTOR       ? plan->warps * 32
+                                        .threads = kind == KF_CUDA_VECTOR       ? (plan->ways << plan->group_bits) * 32
                                                    : kind == KF_CUDA_STREAM     ? plan->slices * 32
                                                    : kf_block_quantised(a.type) ? KF_TILE_THREADS
                                                                                 : KF_DENSE_TILE_THREADS,

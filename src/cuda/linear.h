@@ -38,6 +38,7 @@ typedef struct kf_cuda_linear {
     int32_t record, beside;            // bytes of a block of x in form; floats a row in it
     int32_t x_aligned;                 // rows begin at multiples of 16 bytes
     int32_t weights_made;              // w was written by the kernel before this one
+    int32_t group_bits;                // 2^group_bits times `ways` warps are a block
 } kf_cuda_linear;
 
 typedef enum kf_cuda_linear_kind { KF_CUDA_STREAM = 0, KF_CUDA_TILE = 1, KF_CUDA_VECTOR = 2 } kf_cuda_linear_kind;
@@ -55,12 +56,6 @@ enum {
     KF_STREAM_ROWS = 8,   // of x
     KF_DENSE_SLICES = 16, // at most: warps of a block of the stream kernel
     KF_VECTOR_WARPS = 16, // of a block of the vector kernel, at most
-#ifndef KF_VECTOR_DEPTH
-#define KF_VECTOR_DEPTH 2
-#endif
-#ifndef KF_VECTOR_BLOCKS
-#define KF_VECTOR_BLOCKS 2
-#endif
     KF_DENSE_UNIT_BLOCKS = 4,
     KF_TILE_M = 128, // rows of W of a block
     KF_TILE_N = 64,  // rows of x

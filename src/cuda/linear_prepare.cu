@@ -47,14 +47,15 @@ __global__ void __launch_bounds__(WARPS * 32) kf_linear_pack(const __grid_consta
 
 template <int MODE, bool DENSE>
 __global__ void __launch_bounds__(WARPS * 32) kf_linear_x_form(const __grid_constant__ kf_cuda_linear a) {
-    constexpr int OCTETS = KF_TILE_N / KF_OCTET, FORM = MODE == KF_X_INT8 ? 8 : 16, PART = OCTETS * 32 * FORM;
+    constexpr int ROWS = KF_TILE_N, OCTETS = ROWS / KF_OCTET, FORM = MODE == KF_X_INT8 ? 8 : 16,
+                  PART = OCTETS * 32 * FORM;
     kf_launch_dependents();
     kf_wait_for_previous();
     const int64_t item = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
     const int octet = (int)(item / a.row_blocks), block = (int)(item % a.row_blocks), lane = threadIdx.x & 31;
     const int tile = octet / OCTETS, place = octet % OCTETS, row = place * KF_OCTET + (lane >> 2);
-    const int64_t t = (int64_t)tile * KF_TILE_N + row;
-    if ((int64_t)tile * KF_TILE_N >= a.T) return;
+    const int64_t t = (int64_t)tile * ROWS + row;
+    if ((int64_t)tile * ROWS >= a.T) return;
     float v[8] = {};
     if (t < a.T) kf_x_values<DENSE>(a, t, block, lane & 3, v);
     char *record = a.parts + ((int64_t)tile * a.row_blocks + block) * a.record,
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(WARPS * 32) kf_linear_x_form(const __grid_cons
     if constexpr (MODE == KF_X_INT8) {
         float scale;
         *reinterpret_cast<uint2 *>(mine) = kf_x_int8(v, &scale, &sum);
-        if ((lane & 3) == 0) sums[KF_TILE_N + row] = scale;
+        if ((lane & 3) == 0) sums[ROWS + row] = scale;
     } else {
         uint4 form[3];
         kf_x_form<MODE, DENSE>(v, form);

@@ -25,8 +25,8 @@
 // PAIRS: of rows of x, in mode KF_X_FIXED; KF_X_INT8 has eight rows and one "pair".
 template <int TYPE, int MODE, int PAIRS> struct kf_vector {
     static const bool INT8 = MODE == KF_X_INT8;
-    static const int DEPTH = kf_bits(TYPE) == 4 && !kf_is_affine(TYPE) ? KF_VECTOR_DEPTH : 2; // loads ahead
-    static const int SUMS = INT8 ? 4 : 2 * PAIRS;
+    static const int DEPTH = TYPE == KF_WEIGHT_Q4_0 && !INT8 && PAIRS < 4 ? 4 : 2; // loads ahead
+    static const int SUMS = INT8 ? 4 : 2 * PAIRS, ROWS = INT8 ? 8 : 2 * PAIRS;
     static const int DIGITS = 32 * 8; // bytes: lane 4 g + t holds of column g the values 4t .. 4t+3, 16+4t .. 16+4t+3
     static const int STEPS = INT8 ? 8 : 4;          // floats; fixed: [row of the pair][upper digits, lower]
     static const int PAIR = DIGITS + 2 * STEPS * 4; // behind the steps as many sums of x
@@ -147,34 +147,38 @@ __device__ __forceinline__ void kf_vector_values(const kf_cuda_linear &a, const 
     }
 }
 
-// All columns into form, those past K as zeros. A warp takes eight blocks at a time, four lanes a block.
+// All columns into form, those past K as zeros. A warp takes units, eight blocks at once, four lanes each: two units' loads are on their way at a
+// time where x has few rows.
 template <int TYPE, int MODE, int PAIRS>
 __device__ __forceinline__ void kf_vector_x(const kf_cuda_linear &a, char *form, int lane) {
     using vector = kf_vector<TYPE, MODE, PAIRS>;
-    constexpr int AHEAD = vector::INT8 || PAIRS > 1 ? 2 : 1; // rows whose loads are on their way at a time
+    constexpr int ROWS = vector::ROWS, UNITS = ROWS == 2 ? 2 : 1;
     const int part = lane & 3, warps = blockDim.x >> 5;
     const int64_t row_bytes = a.x_stride * (a.x_type == KF_F32 ? 4 : 2);
     const bool aligned = a.x_aligned && a.K % 32 == 0;
 #pragma unroll 1
-    for (int unit = threadIdx.x >> 5; unit < a.units; unit += warps) {
-        const int block = unit * KF_UNIT_BLOCKS + (lane >> 2);
-        char *const record = form + block * vector::RECORD;
-        const char *row = a.x;
-#pragma unroll 1
-        for (int t = 0; t < a.T; t += AHEAD) {
-            float v[AHEAD][8] = {};
+    for (int unit = threadIdx.x >> 5; unit < a.units; unit += UNITS * warps) {
+        float v[UNITS][ROWS][8] = {};
 #pragma unroll
-            for (int n = 0; n < AHEAD; n++)
-                if (t + n < a.T && block < a.blocks) {
-                    if (aligned)
-                        kf_x_aligned<false>(row + n * row_bytes, a.x_type, block, part, v[n]);
-                    else
-                        kf_vector_values(a, row + n * row_bytes, block, part, v[n]);
-                }
+        for (int u = 0; u < UNITS; u++) {
+            const int block = (unit + u * warps) * KF_UNIT_BLOCKS + (lane >> 2);
+            const char *row = a.x;
 #pragma unroll
-            for (int n = 0; n < AHEAD; n++)
-                if (t + n < a.T) kf_vector_item<TYPE, MODE, PAIRS>(v[n], t + n, part, record);
-            row += AHEAD * row_bytes;
+            for (int t = 0; t < ROWS; t++, row += row_bytes) {
+                if (t >= a.T || block >= a.blocks) continue;
+                if (aligned)
+                    kf_x_aligned<false>(row, a.x_type, block, part, v[u][t]);
+                else
+                    kf_vector_values(a, row, block, part, v[u][t]);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            if (unit + u * warps >= a.units) break;
+            char *const record = form + ((unit + u * warps) * KF_UNIT_BLOCKS + (lane >> 2)) * vector::RECORD;
+#pragma unroll
+            for (int t = 0; t < ROWS; t++)
+                if (t < a.T) kf_vector_item<TYPE, MODE, PAIRS>(v[u][t], t, part, record);
         }
     }
 }
@@ -270,30 +274,31 @@ __device__ __forceinline__ void kf_vector_put(float *to, int lane, float (&sum)[
     }
 }
 
-// Adds the parts' sums up in their order and stores them.
-__device__ __forceinline__ void kf_vector_finish(const kf_cuda_linear &a, int groups, const float *sums) {
+// Adds the parts' sums up in their order and stores them. The block has 2^group_bits groups of a.ways warps.
+__device__ __forceinline__ void kf_vector_finish(const kf_cuda_linear &a, const float *sums) {
+    const int groups = 1 << a.group_bits;
     for (int i = threadIdx.x; i < groups * 16 * a.T; i += blockDim.x) {
-        const int row = i & 15, group = (i >> 4) % groups, t = (i >> 4) / groups;
-        const int64_t n = ((int64_t)blockIdx.x * groups + group) * 2 * KF_OCTET + row;
+        const int row = i & 15, group = i >> 4 & (groups - 1), t = i >> (4 + a.group_bits);
+        const int64_t n = (int64_t)(blockIdx.x * groups + group) * 2 * KF_OCTET + row;
         if (n >= a.N) continue;
         const float *part = sums + (group * a.ways * 16 + row) * 8 + t;
-        float total = 0.0f;
-#pragma unroll 4
-        for (int w = 0; w < a.ways; w++) total += part[w * 128];
+        float each[KF_VECTOR_WARPS], total = 0.0f;
+#pragma unroll
+        for (int w = 0; w < KF_VECTOR_WARPS; w++) each[w] = w < a.ways ? part[w * 128] : 0.0f;
+#pragma unroll
+        for (int w = 0; w < KF_VECTOR_WARPS; w++) total += each[w];
         kf_finish_element(a, t, n, total);
     }
 }
 
 template <int TYPE, int MODE, int PAIRS>
-__global__ void __launch_bounds__(KF_VECTOR_WARPS * 32,
-                                  TYPE == KF_WEIGHT_Q4_0 && MODE == KF_X_FIXED && PAIRS == 1 ? KF_VECTOR_BLOCKS : 1)
-    kf_linear_vector(const __grid_constant__ kf_cuda_linear a) {
+__global__ void __launch_bounds__(KF_VECTOR_WARPS * 32, 1) kf_linear_vector(const __grid_constant__ kf_cuda_linear a) {
     using vector = kf_vector<TYPE, MODE, PAIRS>;
     constexpr int DEPTH = vector::DEPTH;
     extern __shared__ __align__(128) char memory[];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, groups = (blockDim.x >> 5) / a.ways;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int group = warp / a.ways, part = warp - group * a.ways;
-    const int octet = (blockIdx.x * groups + group) * 2, first = part * a.part_quads;
+    const int octet = ((blockIdx.x << a.group_bits) + group) * 2, first = part * a.part_quads;
     const int count = octet < a.octets ? min(a.part_quads, (a.blocks + 3) / 4 - first) : 0;
     const bool whole = (octet + 2) * KF_OCTET <= a.N && (first + count + 1) / 2 * KF_UNIT_BLOCKS <= a.blocks;
     const char *const from = a.w + octet * a.octet_bytes;
@@ -335,7 +340,7 @@ __global__ void __launch_bounds__(KF_VECTOR_WARPS * 32,
     }
     kf_vector_put<TYPE, MODE, PAIRS>(sums + warp * 128, lane, sum);
     __syncthreads();
-    kf_vector_finish(a, groups, sums);
+    kf_vector_finish(a, sums);
 }
 
 #define KF_VECTOR_ROW(TYPE, MODE, PAIRS, ROWS, NAME)                                                                   \
