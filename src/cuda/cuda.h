@@ -9,7 +9,7 @@
 //     launch.c      one wrapper for every launch, errors, the guard that puts the caller's device back
 //     attention.c   the plan of an attention, the choice of a kernel from the table, its launches
 //     rows.c        softmax, rmsnorm, swiglu, merge_states, embedding: the same; rope.c: rope, kv_append
-//     linear.c      the plan of a linear layer, its launches; linear_pack.c: packing of weights on the host
+//     linear.c      the plan of a linear layer, its launches; linear_pack.c: packing of weights on the host; linear_lt.c: cuBLASLt
 //     *.cu, *.cuh   the kernels; a table of rows (kf_cuda_*_kernel) at the end of each file is all that the host sees
 #ifndef KF_CUDA_CUDA_H
 #define KF_CUDA_CUDA_H

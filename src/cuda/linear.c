@@ -18,9 +18,6 @@
 #include "math/mask.h"
 
 #include <string.h>
-#ifdef KF_EXPERIMENT
-#include <stdlib.h>
-#endif
 
 enum {
     PREPARE_THREADS = 256, // of linear_prepare.cu: 8 warps
@@ -122,12 +119,6 @@ static void share_columns(const kf_op *op, linear_plan *plan) {
         const int64_t part = divide_up(quads, n), ways = divide_up(quads, part);
         if (10 * quads >= 9 * part * ways) plan->ways = (int32_t)ways, plan->part_quads = (int32_t)part;
     }
-#ifdef KF_EXPERIMENT
-    if (getenv("KF_WAYS")) {
-        const int64_t part = divide_up(quads, atoi(getenv("KF_WAYS")));
-        plan->ways = (int32_t)divide_up(quads, part), plan->part_quads = (int32_t)part;
-    }
-#endif
     // x is brought into form by each block: with more rows more warps share it.
     const int32_t warps = p->options.T > 2 && plan->ways > 4 ? KF_VECTOR_WARPS : KF_VECTOR_WARPS / 2;
     while (plan->ways << (plan->group_bits + 1) <= warps) plan->group_bits++;

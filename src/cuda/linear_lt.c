@@ -11,7 +11,11 @@
 #include "cuda/linear_lt.h"
 
 #if __has_include(<cublasLt.h>)
+#pragma GCC diagnostic push // the toolkit's headers are not written for these
+#pragma GCC diagnostic ignored "-Wundef"
+#pragma GCC diagnostic ignored "-Wstrict-prototypes"
 #include <cublasLt.h>
+#pragma GCC diagnostic pop
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
