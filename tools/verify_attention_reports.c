@@ -98,6 +98,35 @@ static void bias_of_1e30(attention_tensors *t) {
     for (index[2] = 0; index[2] < t->bias->shape[2]; index[2]++) verify_set(t->bias, index, 1e30);
 }
 
+// Every query times 2^-e; of three keys one times 2^e, one 2^-e, one as it is: far from 1, with scores like any other's.
+static void scale_by(attention_tensors *t, int exponent) {
+    int64_t index[4];
+    for (int64_t e = 0; e < ref_elements(t->q); e++) {
+        ref_unravel(t->q, e, index);
+        verify_set(t->q, index, ldexp(ref_at(t->q, index), -exponent));
+    }
+    for (int64_t e = 0; e < ref_elements(t->k); e++) {
+        ref_unravel(t->k, e, index);
+        const int64_t kind = index[2] % 3;
+        verify_set(t->k, index, ldexp(ref_at(t->k, index), kind == 0 ? exponent : kind == 1 ? -exponent : 0));
+    }
+}
+
+// As far as the type goes.
+static int far_from_one(const attention_tensors *t) { return ref_precision(t->k->dtype) == 11 ? 5 : 40; }
+static void large_keys(attention_tensors *t) { scale_by(t, far_from_one(t)); }
+static void small_keys(attention_tensors *t) {
+    int64_t index[4];
+    for (int64_t e = 0; e < ref_elements(t->k); e++) {
+        ref_unravel(t->k, e, index);
+        if (index[2] % 2) verify_set(t->k, index, ldexp(ref_at(t->k, index), -far_from_one(t)));
+    }
+    for (int64_t e = 0; e < ref_elements(t->q); e++) {
+        ref_unravel(t->q, e, index);
+        verify_set(t->q, index, ldexp(ref_at(t->q, index), index[2] % 2 ? -far_from_one(t) : 0));
+    }
+}
+
 static void mask_all_true(attention_tensors *t) { verify_fill_value(t->mask, 1); }
 static void mask_all_false(attention_tensors *t) { verify_fill_value(t->mask, 0); }
 static void mask_first_tiles(attention_tensors *t) {
@@ -144,6 +173,28 @@ static void transpose_v(attention_tensors *t) {
 
 // Named after the kinds of bug that were reported against other libraries.
 static const attention_case REPORTS[] = {
+    {.name = "rope-large-keys",
+     .Nq = 70,
+     .Nk = 200,
+     .D = 64,
+     .flags = CAUSAL | ROPE,
+     .rope = {.pairing = KF_ROPE_NEOX},
+     .edit = large_keys},
+    {.name = "rope-small-keys",
+     .Nq = 70,
+     .Nk = 200,
+     .D = 128,
+     .flags = CAUSAL | ROPE,
+     .rope = {.pairing = KF_ROPE_GPTJ, .dims = 64},
+     .edit = small_keys},
+    {.name = "rope-large-keys-softcap",
+     .Nq = 40,
+     .Nk = 130,
+     .D = 64,
+     .flags = ROPE,
+     .softcap = 20,
+     .rope = {.pairing = KF_ROPE_NEOX, .scaling = KF_ROPE_SCALING_YARN, .factor = 16, .original_context = 4096},
+     .edit = large_keys},
     {.name = "all-logits-below-5e4", .H = 16, .Hkv = 1, .Nq = 3, .Nk = 64, .D = 128, .edit = below_5e4, .looser = 1000},
     {.name = "raw-logit-minus-524288", .Nq = 1, .Nk = 1, .D = 128, .edit = minus_524288},
     {.name = "causal-more-queries-than-keys", .Nq = 40, .Nk = 9, .flags = CAUSAL},

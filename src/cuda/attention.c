@@ -27,6 +27,8 @@ enum {
     CLUSTER_SLOWER = 12, // by this part
     MOST_SPLITS = 256,
     SHARED_RESERVED = 1024, // bytes of shared memory that the device keeps for each block
+    KEYS_ALIGNMENT = 64,    // bytes
+    MOST_TILE_KEYS = 128,   // of a prefill
     TUNED_ROWS = 128,       // the rows of a tile in the measure of a shape that tuned.h goes by
     MOST_CLUSTER = 8,       // blocks that merge through shared memory: 16 of them took 1 us longer to start than 8
     SECTION_BYTES =
@@ -36,6 +38,8 @@ enum {
 typedef struct attention_plan {
     const kf_cuda_attention_kernel *plain, *general; // the same tiles
     const kf_cuda_attention_kernel *merge;
+    const kf_cuda_attention_kernel *rotate; // what rotates the keys before; NULL: nothing does
+    size_t rotated_at;                      // bytes of the workspace before the rotated keys
     int32_t heads, rows, lists, tiles, section, split, splits, cluster;
     int64_t part_floats; // of o in the workspace, before the states
     kf_cuda_rope rope;
@@ -47,8 +51,9 @@ static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static const attention_plan *plan_of(const kf_op *op) { return (const attention_plan *)op->plan.word; }
 
 static const kf_cuda_attention_kernel *const tables[] = {
-    kf_cuda_prefill_64,   kf_cuda_prefill_96, kf_cuda_prefill_128, kf_cuda_prefill_192, kf_cuda_prefill_256,
-    kf_cuda_prefill_fp32, kf_cuda_decode_64,  kf_cuda_decode_128,  kf_cuda_decode_256,  kf_cuda_decode_fp32,
+    kf_cuda_prefill_64,  kf_cuda_prefill_96,   kf_cuda_prefill_128,        kf_cuda_prefill_192,
+    kf_cuda_prefill_256, kf_cuda_prefill_fp32, kf_cuda_decode_64,          kf_cuda_decode_128,
+    kf_cuda_decode_256,  kf_cuda_decode_fp32,  kf_cuda_prefill_rotated_64, kf_cuda_prefill_rotated_128,
 };
 enum { TABLES = sizeof tables / sizeof *tables };
 
@@ -56,18 +61,24 @@ static int64_t rows_of_kv_head(const struct kf_attention_options *n) { return n-
 
 static bool is_decode(const struct kf_attention_options *n) { return rows_of_kv_head(n) <= DECODE_ROWS; }
 
-// Tensor cores multiply 16-bit types, and both factors are of one: all else is for the fp32 kernels. So is a prefill that rotates its keys:
-// rounded again, they err by more than the 5e-3 that RoPE may.
-static bool is_fp32(const kf_attention_problem *p) {
-    return p->q.type == KF_TYPE_F32 || p->k.type != p->q.type || (p->options.rope_k && !is_decode(&p->options));
+// The head dimensions for which there are kernels of rotated bf16 keys.
+enum { ROTATED_BF16_D = 128 };
+
+// The type of the kernels that compute a problem. Tensor cores multiply 16-bit types, and both factors are of one: all else is for the fp32
+// kernels. A prefill's keys turn once, in a kernel before it; rounded to bf16 again they would err by more than the 5e-3 that RoPE may.
+static int32_t kernel_type(const kf_attention_problem *p) {
+    const struct kf_attention_options *n = &p->options;
+    if (p->q.type == KF_TYPE_F32 || p->k.type != p->q.type) return KF_TYPE_F32;
+    if (!n->rope_k || is_decode(n) || p->q.type == KF_TYPE_F16) return p->q.type;
+    return n->D <= ROTATED_BF16_D && n->Dv <= ROTATED_BF16_D ? KF_CUDA_ROTATED_BF16 : KF_TYPE_F32;
 }
 
 // Whether the kernel computes this problem on this device, tiles apart.
 static bool kernel_fits(const kf_cuda_attention_kernel *row, const kf_cuda_device *device,
                         const kf_attention_problem *p) {
-    return row->type == (is_fp32(p) ? KF_TYPE_F32 : p->q.type) &&
-           (!row->kv_bytes || row->kv_bytes == kf_type_size(p->k.type)) && row->D >= p->options.D &&
-           row->Dv >= p->options.Dv && row->shared <= device->shared_limit && row->arch_min <= device->arch;
+    return row->type == kernel_type(p) && (!row->kv_bytes || row->kv_bytes == kf_type_size(p->k.type)) &&
+           row->D >= p->options.D && row->Dv >= p->options.Dv && row->shared <= device->shared_limit &&
+           row->arch_min <= device->arch;
 }
 
 // The first kernel of the tables (narrow ones stand before wide ones) that fits, and of decode kernels has rows enough.
@@ -192,7 +203,7 @@ static void choose_split(const kf_context *context, int64_t Nk, attention_plan *
     const int32_t tile = plan->general->keys > kernel->keys ? plan->general->keys : kernel->keys;
     const int64_t unit = kernel->kind == KF_CUDA_DECODE ? kernel->keys * (kernel->threads / 32) : tile;
     // The fp32 kernels, and the rotation of keys, are bound by their instructions, too: there two blocks side by side read faster than one.
-    const bool busy = kernel->type == KF_TYPE_F32 || plan->rope.k;
+    const bool busy = kernel->type == KF_TYPE_F32 || (plan->rope.k && !plan->rotate);
     const int64_t places = (int64_t)device->multiprocessors * (busy ? kernel->blocks : 1);
     if (Nk < 1) Nk = 1;
     plan->cluster = 1;
@@ -226,6 +237,10 @@ static void cut_rows(const struct kf_attention_options *n, int64_t heads, int64_
     plan->tiles = (int32_t)divide_up(plan->rows, tile_rows);
 }
 
+static int64_t rotate_blocks(const struct kf_attention_options *n) {
+    return n->B * n->Hkv * divide_up(n->Nk, KF_ROTATED_KEYS);
+}
+
 static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     const kf_attention_problem *p = &op->problem.attention;
     const struct kf_attention_options *n = &p->options;
@@ -243,6 +258,12 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     const int64_t rows = plan->plain->rows, apart = group * divide_up(n->Nq, rows),
                   packed = divide_up(group * n->Nq, rows);
     cut_rows(n, packed < apart ? group : 1, rows, plan);
+    if (!n->rope_k || decode || plan->plain->type == KF_TYPE_F32) return KF_OK;
+    for (const kf_cuda_attention_kernel *row = kf_cuda_rotate_keys; row->function && !plan->rotate; row++)
+        if (row->type == p->k.type && row->D >= n->D) plan->rotate = row;
+    if (rotate_blocks(n) > INT32_MAX)
+        return kf_fail(KF_UNSUPPORTED, "attention: B = %lld, Hkv = %lld, Nk = %lld are too many keys to rotate",
+                       (long long)n->B, (long long)n->Hkv, (long long)n->Nk);
     return KF_OK;
 }
 
@@ -258,6 +279,23 @@ static void plan_rope(const struct kf_attention_options *n, kf_cuda_rope *rope) 
     rope->dims = n->rope.dims;
     rope->magnitude = (float)kf_rope_table(&n->rope, rope->turns);
     for (int32_t c = 0; c < rope->dims / 2; c++) rope->turns[c] /= 2 * KF_PI;
+}
+
+static bool merges_by_kernel(const attention_plan *plan) { return plan->splits > 1 && plan->cluster == 1; }
+
+// Partial states lie in the workspace: o, then m and d. Behind them the rotated keys, the factors of their scores, and which blocks of
+// keys have any.
+static size_t workspace_of(attention_plan *plan, const struct kf_attention_options *n, int64_t states) {
+    size_t bytes = 0;
+    if (merges_by_kernel(plan)) {
+        plan->part_floats = divide_up(states * n->Dv, 16) * 16;
+        bytes = (size_t)(plan->part_floats + 2 * states) * sizeof(float);
+    }
+    if (!plan->rotate) return bytes;
+    const size_t keys = (size_t)(n->B * n->Hkv * n->Nk);
+    plan->rotated_at = (size_t)divide_up((int64_t)bytes, KEYS_ALIGNMENT) * KEYS_ALIGNMENT;
+    const size_t scales = (keys + MOST_TILE_KEYS) * sizeof(float); // a tile is read whole
+    return plan->rotated_at + keys * (size_t)n->D * 2 + scales + (size_t)rotate_blocks(n) * sizeof(int32_t);
 }
 
 // The device is the thread's current one.
@@ -288,11 +326,9 @@ static kf_status make_plan_here(kf_op *op) {
     const int64_t together = bytes > 0 ? SECTION_BYTES / bytes * lists_per_kv : plan.lists;
     if (!plan.section) plan.section = (int32_t)(together < lists_per_kv ? lists_per_kv : together);
     if (plan.section > plan.lists) plan.section = plan.lists;
-    if (plan.splits > 1 && plan.cluster == 1) {
-        plan.part_floats = divide_up(states * n->Dv, 16) * 16;
-        op->plan.shared_bytes = (size_t)(plan.part_floats + 2 * states) * sizeof(float);
-    }
-    if (plan.splits > 1 && plan.cluster == 1) KF_TRY(prepare_kernel(plan.merge));
+    if (merges_by_kernel(&plan)) KF_TRY(prepare_kernel(plan.merge));
+    if (plan.rotate) KF_TRY(prepare_kernel(plan.rotate));
+    op->plan.shared_bytes = workspace_of(&plan, n, states);
     op->plan.phases = 1;
     op->plan.items[0] = blocks;
     memcpy(op->plan.word, &plan, sizeof plan);
@@ -313,6 +349,11 @@ static bool rows_aligned(const kf_view *x) {
     bool aligned = (uintptr_t)x->data % 16 == 0;
     for (int i = 0; i < 3; i++) aligned &= x->stride[i] * size % 16 == 0;
     return aligned;
+}
+
+static bool aligned_apart_from_keys(const kf_op *op) {
+    const kf_attention_problem *p = &op->problem.attention;
+    return rows_aligned(&p->q) && rows_aligned(&p->v) && rows_aligned(&p->o);
 }
 
 static kf_cuda_attention make_argument(const kf_op *op, char *workspace) {
@@ -355,7 +396,7 @@ static kf_cuda_attention make_argument(const kf_op *op, char *workspace) {
         .split = plan->split,
         .splits = plan->splits,
         .cluster = plan->cluster,
-        .aligned = rows_aligned(&p->q) && rows_aligned(&p->k) && rows_aligned(&p->v) && rows_aligned(&p->o),
+        .aligned = aligned_apart_from_keys(op) && (plan->rotate || rows_aligned(&p->k)),
         .window_left = n->window_left,
         .window_right = n->window_right,
         .scale = n->scale,
@@ -367,11 +408,32 @@ static kf_cuda_attention make_argument(const kf_op *op, char *workspace) {
         a.o_stride[i] = p->o.stride[i], a.lse_stride[i] = p->lse.stride[i];
     }
     for (int i = 0; i < 4; i++) a.bias_stride[i] = p->bias.stride[i], a.mask_stride[i] = p->mask.stride[i];
-    if (plan->splits > 1 && plan->cluster == 1) {
+    if (merges_by_kernel(plan)) {
         a.part_o = (float *)(void *)workspace;
         a.part_state = a.part_o + plan->part_floats;
     }
     return a;
+}
+
+// Rotates the keys into the workspace, where `a` has them from then on.
+static kf_status rotate_keys(const kf_op *op, char *workspace, kf_cuda_attention *a) {
+    const attention_plan *plan = plan_of(op);
+    const struct kf_attention_options *n = &op->problem.attention.options;
+    const int64_t keys = n->B * n->Hkv * n->Nk;
+    kf_cuda_attention argument = *a;
+    argument.aligned = rows_aligned(&op->problem.attention.k);
+    argument.rotated_k = workspace + plan->rotated_at;
+    argument.key_scales = (float *)(void *)(argument.rotated_k + keys * n->D * 2);
+    argument.odd_keys = (int32_t *)(void *)(argument.key_scales + keys + MOST_TILE_KEYS);
+    a->rotated_k = argument.rotated_k, a->key_scales = argument.key_scales, a->odd_keys = argument.odd_keys;
+    a->k = argument.rotated_k;
+    a->k_stride[0] = n->Hkv * n->Nk * n->D, a->k_stride[1] = n->Nk * n->D, a->k_stride[2] = n->D;
+    a->rope.k = 0;
+    const kf_cuda_launch_shape blocks = {
+        .blocks = rotate_blocks(n), .threads = plan->rotate->threads, .dependent = true};
+    if (blocks.blocks == 0) return KF_OK;
+    return kf_cuda_launch(kf_cuda(op->context), plan->rotate->function, &blocks, &argument,
+                          "attention: launch of the rotation");
 }
 
 kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
@@ -379,6 +441,7 @@ kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
     if (!plan->plain) return KF_OK;
     const kf_cuda_device *device = kf_cuda(op->context);
     kf_cuda_attention a = make_argument(op, workspace);
+    if (plan->rotate) KF_TRY(rotate_keys(op, workspace, &a));
     // Where positions are given, a window's intervals may leave gaps between them: keys that no row sees.
     const bool gaps = a.positions && a.window_left != INT64_MAX;
     const bool general =
@@ -392,7 +455,7 @@ kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
                                         .cluster = plan->cluster,
                                         .dependent = kernel->kind == KF_CUDA_DECODE};
     KF_TRY(kf_cuda_launch(device, kernel->function, &tiles, &a, "attention: launch"));
-    if (plan->splits == 1 || plan->cluster > 1) return KF_OK;
+    if (!merges_by_kernel(plan)) return KF_OK;
     const kf_cuda_launch_shape rows = {
         .blocks = (int64_t)plan->lists * plan->rows, .threads = plan->merge->threads, .dependent = true};
     return kf_cuda_launch(device, plan->merge->function, &rows, &a, "attention: launch of the merge");
@@ -407,7 +470,9 @@ bool kf_cuda_attention_support(int32_t index, kf_support_row *row) {
             row->kind = KF_OP_ATTENTION;
             row->backend = "cuda";
             row->isa = 0;
-            row->dtypes = kernel->type == KF_TYPE_F32 ? "fp32 fp16 bf16, mixed" : kf_type_name(kernel->type);
+            row->dtypes = kernel->type == KF_TYPE_F32            ? "fp32 fp16 bf16, mixed"
+                          : kernel->type == KF_CUDA_ROTATED_BF16 ? "bf16, k rotated"
+                                                                 : kf_type_name(kernel->type);
             row->notes = kernel->name;
             return true;
         }

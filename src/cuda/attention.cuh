@@ -63,6 +63,12 @@ __device__ __forceinline__ int64_t kf_integer(const char *data, int wide, int64_
     return wide ? reinterpret_cast<const int64_t *>(data)[index] : reinterpret_cast<const int32_t *>(data)[index];
 }
 
+// Lengths live on the device, so no host has checked them: those out of range are taken as the nearest in range.
+__device__ __forceinline__ int32_t kf_key_length(const kf_cuda_attention &a, int32_t b) {
+    const int64_t length = a.key_lengths ? kf_integer(a.key_lengths, a.length_wide, b * a.length_stride) : a.Nk;
+    return (int32_t)kf_min64(kf_max64(length, 0), a.Nk);
+}
+
 // Sections of lists; in a section the last tiles first (under a causal mask these see the most keys, and what is heavy
 // should start early), lists innermost.
 __device__ __forceinline__ kf_block kf_block_find(const kf_cuda_attention &a, uint32_t index, int tile_rows) {
@@ -81,10 +87,7 @@ __device__ __forceinline__ kf_block kf_block_find(const kf_cuda_attention &a, ui
     w.kv_head = a.kv_lists == 1 ? of_sequence : of_sequence / a.kv_lists;
     w.row0 = w.tile * tile_rows;
     w.rows = min(tile_rows, a.rows - w.row0);
-    int64_t length = a.Nk;
-    if (a.key_lengths) length = kf_integer(a.key_lengths, a.length_wide, w.b * a.length_stride);
-    // Lengths live on the device, so no host has checked them: those out of range are taken as the nearest in range.
-    w.length = (int32_t)kf_min64(kf_max64(length, 0), a.Nk);
+    w.length = kf_key_length(a, w.b);
     w.offset = w.length - a.Nq;
     return w;
 }

@@ -5,8 +5,8 @@
 //     list   the rows of one (sequence, group of `heads` query heads that share a KV head): row r is query r / heads of
 //            head head0 + r % heads. heads is H / Hkv where packing fills tiles (decode, short queries), else 1.
 //     tile   neighbouring rows of a list, one thread block's
-//     split  keys [s split, (s + 1) split); with more than one, a block leaves a partial state (m, d, o) in the workspace
-//            and a second kernel merges them in the order of s
+//     split  keys [s split, (s + 1) split); with more than one, the blocks' partial states (m, d, o) are merged in the order of s: by the
+//            blocks of a cluster through shared memory, or from the workspace by a second kernel
 //
 // Everything that may change between runs (lengths, positions) is a device pointer.
 #ifndef KF_CUDA_ATTENTION_H
@@ -15,7 +15,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { KF_CUDA_ROPE_PAIRS = 128 };
+enum {
+    KF_CUDA_ROPE_PAIRS = 128,
+    KF_ROTATED_KEYS = 64,      // keys of a block of rotate_keys.cu
+    KF_CUDA_ROTATED_BF16 = 100 // a kernel's type: bf16, its q and k as fp16 (prefill_rotated.cuh)
+};
 
 typedef struct kf_cuda_rope {
     int32_t q, k;         // not 0: rotated at load
@@ -53,18 +57,24 @@ typedef struct kf_cuda_attention {
     float *part_o;     // [.][Dv], not divided by d
     float *part_state; // [.][2]: m, d
     kf_cuda_rope rope;
+    // Where a prefill's keys are rotated before it: [B Hkv][Nk][D] of them, [B Hkv][Nk] factors of their scores, [B Hkv][Nk / KF_ROTATED_KEYS]
+    // whether one of a block's factors is not 1 (both of KF_CUDA_ROTATED_BF16 alone).
+    char *rotated_k;
+    float *key_scales;
+    int32_t *odd_keys;
 } kf_cuda_attention;
 
 // One kernel: what it is for and how it is launched. `function` takes a kf_cuda_attention.
 typedef enum kf_cuda_attention_kind {
     KF_CUDA_PREFILL = 0,
     KF_CUDA_DECODE = 1,
-    KF_CUDA_MERGE = 2
+    KF_CUDA_MERGE = 2,
+    KF_CUDA_ROTATE_KEYS = 3
 } kf_cuda_attention_kind;
 
 typedef struct kf_cuda_attention_kernel {
     int32_t kind;     // kf_cuda_attention_kind
-    int32_t type;     // kf_type of q, k, v; fp32: any q, and k and v of kv_bytes an element
+    int32_t type;     // kf_type of q, k, v, or KF_CUDA_ROTATED_BF16; fp32: any q, and k and v of kv_bytes an element
     int32_t kv_bytes; // 0: any
     int32_t D, Dv;    // that it is compiled for: smaller head dimensions are padded with zeros
     int32_t general;  // takes softcap, ALiBi, bias, masks, negative scales, unaligned rows
@@ -84,7 +94,8 @@ extern "C" {
 #endif
 extern const kf_cuda_attention_kernel kf_cuda_prefill_64[], kf_cuda_prefill_96[], kf_cuda_prefill_128[],
     kf_cuda_prefill_192[], kf_cuda_prefill_256[], kf_cuda_prefill_fp32[], kf_cuda_decode_64[], kf_cuda_decode_128[],
-    kf_cuda_decode_256[], kf_cuda_decode_fp32[], kf_cuda_merge[];
+    kf_cuda_decode_256[], kf_cuda_decode_fp32[], kf_cuda_prefill_rotated_64[], kf_cuda_prefill_rotated_128[],
+    kf_cuda_rotate_keys[], kf_cuda_merge[];
 #ifdef __cplusplus
 }
 #endif

@@ -17,10 +17,14 @@
 #ifndef KF_CUDA_PREFILL_CUH
 #define KF_CUDA_PREFILL_CUH
 
-#include "cuda/attention_rope.cuh"
+#include "cuda/prefill_rotated.cuh"
 
-template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCKS_, bool GENERAL_> struct kf_prefill {
+// T: of v and p; TQ: of q and k.
+template <class T_, class TQ_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCKS_, bool GENERAL_>
+struct kf_prefill {
     using T = T_;
+    using TQ = TQ_;
+    static constexpr bool MIXED = kf_is_mixed<T, TQ>;
     static constexpr int D = D_, DV = DV_, TILE = TILE_, KEYS = KEYS_, WARPS = WARPS_, BLOCKS = BLOCKS_;
     static constexpr bool GENERAL = GENERAL_;
     static constexpr int THREADS = WARPS * 32, WARP_ROWS = TILE / WARPS, MT = WARP_ROWS / 16;
@@ -29,7 +33,8 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
     static constexpr int O_BYTES = WARP_ROWS * DV * 4; // of a warp, at the end, in the place of q, k and v
     static constexpr int LOOP_BYTES = Q_BYTES + 2 * (K_BYTES + V_BYTES), END_BYTES = WARPS * O_BYTES + TILE * 16;
     static constexpr int MAIN_BYTES = LOOP_BYTES > END_BYTES ? LOOP_BYTES : END_BYTES;
-    static constexpr int SHARED = MAIN_BYTES + ROW_BYTES;
+    static constexpr int SHARED =
+        MAIN_BYTES + ROW_BYTES + (MIXED ? TILE * 4 + sizeof(kf_mixed_block) : 0); // the rows' scales, and more
     static_assert(WARP_ROWS % 16 == 0 && KEYS % 16 == 0 && KEYS <= 128 && DV <= D, "");
     static_assert(WARP_ROWS <= 32, "a lane for each row of a warp");
 
@@ -70,10 +75,30 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
                         kf_load_matrix(a[(kk + 1) & 1][mt], q + kf_swizzle<D>(16 * mt + qr, 2 * (kk + 1) + qc));
 #pragma unroll
                 for (int mt = 0; mt < MT; mt++) {
-                    kf_mma<T>(s[mt][2 * n], a[kk & 1][mt], b[now][0], b[now][1]);
-                    kf_mma<T>(s[mt][2 * n + 1], a[kk & 1][mt], b[now][2], b[now][3]);
+                    kf_mma<TQ>(s[mt][2 * n], a[kk & 1][mt], b[now][0], b[now][1]);
+                    kf_mma<TQ>(s[mt][2 * n + 1], a[kk & 1][mt], b[now][2], b[now][3]);
                 }
             }
+        }
+    }
+
+    // Products of rows and keys that are kept times powers of two. key_scales: at the tile's first key. Rare, so it computes anew what
+    // registers would hold. Keys past the end become -inf whatever their products are, so their factors may be anything.
+    static __device__ __forceinline__ void unscale(scores &s, const float *row_scales, const float *key_scales) {
+        const int thread = kf_thread(), lane = thread & 31;
+        row_scales += (thread >> 5) * WARP_ROWS + lane / 4;
+        key_scales += 2 * (lane & 3);
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+            for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    __syncwarp(); // or all factors are loaded at once, into registers that are not there
+#pragma unroll
+                    for (int e = 0; e < 2; e++)
+                        s[mt][n][2 * half + e] *= key_scales[8 * n + e] * row_scales[16 * mt + 8 * half];
+                }
         }
     }
 
@@ -299,18 +324,36 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
         kf_block w = kf_block_find(a, blockIdx.x, TILE);
         kf_load_queries<TILE, D, THREADS, GENERAL>(q, a, w, thread);
         kf_copy_commit();
-        if (a.rope.q) { // once a block, before anything else is in registers
+        float *const row_scales = reinterpret_cast<float *>(ends + 4) + sizeof(kf_block) / sizeof(float);
+        bool odd_row = false;
+        if constexpr (MIXED) {
+            kf_copy_wait<0>();
+            __syncthreads();
+            odd_row = kf_mixed_queries<WARP_ROWS, D>(a, w, memory, row_scales, row0, lane);
+        } else if (a.rope.q) { // once a block, before anything else is in registers
             kf_copy_wait<0>();
             __syncthreads();
             kf_rotate_queries<WARP_ROWS, false>(a, w, kf_rope_tile<T, D>{memory}, row0, lane);
         }
         kf_block_range<THREADS>(a, w, ends);
+        volatile kf_mixed_block *const mixed = reinterpret_cast<volatile kf_mixed_block *>(row_scales + TILE);
+        if constexpr (MIXED) {
+            const int64_t head = (int64_t)w.b * a.Hkv + w.kv_head;
+            odd_row |= kf_some_key_odd<THREADS>(a, head, w.lo, w.hi, thread);
+            const int some = __syncthreads_or(odd_row);
+            if (thread == 0) {
+                mixed->k = kf_keys_at(a, w), mixed->v = kf_values_at(a, w);
+                mixed->key_scales = a.key_scales + head * a.Nk, mixed->odd = some;
+            }
+            __syncthreads();
+        }
         if (thread == 0) *const_cast<kf_block *>(kept) = w; // for the loop and the end, instead of registers
         // Tiles t0 .. t1 - 1, from right to left.
         w.lo = kf_uniform(w.lo), w.hi = kf_uniform(w.hi);
         const int32_t t0 = w.lo / KEYS, t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;
-        const char *const k_base = kf_keys_at(a, w), *const v_base = kf_values_at(a, w);
+        const char *const k_at = kf_keys_at(a, w), *const v_at = kf_values_at(a, w);
         auto load = [&](int32_t t) {
+            const char *const k_base = MIXED ? mixed->k : k_at, *const v_base = MIXED ? mixed->v : v_at;
             // Read again where registers are scarce, so that none hold this thread's pointers through the loop.
             const int thread = MT > 1 ? kf_thread() : threadIdx.x;
             const int32_t first = t * KEYS;
@@ -350,15 +393,20 @@ template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCK
             kf_copy_wait<0>();
             __syncthreads();
             if (t > t0) load(t - 1);
-            const bool partial = t * KEYS < kept->full_lo || (t + 1) * KEYS > kept->full_hi;
+            const bool partial = t * KEYS < kept->full_lo || (t + 1) * KEYS > kept->full_hi || (MIXED && mixed->odd);
             if (partial && !some_row_sees(keys + row0, t * KEYS, lane)) continue;
-            products(my_q, k + (t & 1) * K_BYTES, lane, s);
-            if (GENERAL)
-                seen = logits(a, w, s, keys + row0, t * KEYS, row0, lane);
-            else if (partial)
-                hide(s, keys + row0, t * KEYS, lane);
+            // Read again, or places in memory that q, k and v have in common stay in registers from here to the end of the tile.
+            const int fresh = MIXED ? kf_thread() & 31 : lane;
+            products(my_q, k + (t & 1) * K_BYTES, fresh, s);
+            if (GENERAL || partial) {
+                if (MIXED && mixed->odd) unscale(s, row_scales, mixed->key_scales + t * KEYS);
+                if (GENERAL)
+                    seen = logits(a, w, s, keys + row0, t * KEYS, row0, lane);
+                else
+                    hide(s, keys + row0, t * KEYS, lane);
+            }
             raise_origins(x, s, c);
-            fold(x, s, c, v + (t & 1) * V_BYTES, lane, seen);
+            fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);
         }
         kf_copy_wait<0>();
         __syncthreads(); // q, k and v are no longer read
@@ -376,22 +424,26 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
     P::run(a);
 }
 
-#define KF_PREFILL_ROW(T, TYPE, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL)                                             \
+#define KF_PREFILL_ROW(T, TQ, TYPE, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL)                                         \
     {                                                                                                                  \
         KF_CUDA_PREFILL, TYPE, 0, D, DV, GENERAL, TILE, KEYS, (WARPS)*32, BLOCKS,                                      \
-            kf_prefill<T, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>::SHARED, 80,                                      \
-            (const void *)kf_prefill_kernel<kf_prefill<T, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>>,                 \
+            kf_prefill<T, TQ, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>::SHARED, 80,                                  \
+            (const void *)kf_prefill_kernel<kf_prefill<T, TQ, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>>,             \
             "prefill " #TILE "x" #KEYS " D=" #D " Dv=" #DV ", mma.sync m16n8k16"                                       \
     }
 
 // Both dtypes. General kernels have 16 rows a warp, for their registers, and serve every plain one with tiles of as many rows.
 #define KF_PREFILL_PLAIN(D, DV, TILE, KEYS, WARPS, BLOCKS)                                                             \
-    KF_PREFILL_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILE, KEYS, WARPS, BLOCKS, false),                              \
-        KF_PREFILL_ROW(__half, KF_F16, D, DV, TILE, KEYS, WARPS, BLOCKS, false)
+    KF_PREFILL_ROW(__nv_bfloat16, __nv_bfloat16, KF_BF16_TYPE, D, DV, TILE, KEYS, WARPS, BLOCKS, false),               \
+        KF_PREFILL_ROW(__half, __half, KF_F16, D, DV, TILE, KEYS, WARPS, BLOCKS, false)
 #define KF_PREFILL_GENERAL(D, DV, TILE, KEYS)                                                                          \
-    KF_PREFILL_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILE, KEYS, (TILE / 16), 1, true),                              \
-        KF_PREFILL_ROW(__half, KF_F16, D, DV, TILE, KEYS, (TILE / 16), 1, true)
+    KF_PREFILL_ROW(__nv_bfloat16, __nv_bfloat16, KF_BF16_TYPE, D, DV, TILE, KEYS, (TILE / 16), 1, true),               \
+        KF_PREFILL_ROW(__half, __half, KF_F16, D, DV, TILE, KEYS, (TILE / 16), 1, true)
 #define KF_PREFILL_ROWS(D, DV, TILE, KEYS, WARPS, BLOCKS)                                                              \
     KF_PREFILL_PLAIN(D, DV, TILE, KEYS, WARPS, BLOCKS), KF_PREFILL_GENERAL(D, DV, TILE, KEYS)
+
+// bf16 with rotated keys, one type.
+#define KF_PREFILL_ROTATED(D, TILE, KEYS, WARPS, BLOCKS, GENERAL)                                                      \
+    KF_PREFILL_ROW(__nv_bfloat16, __half, KF_CUDA_ROTATED_BF16, D, D, TILE, KEYS, (WARPS), BLOCKS, GENERAL)
 
 #endif

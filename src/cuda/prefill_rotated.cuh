@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a bf16 prefill with rotated keys does otherwise: its q and k are fp16 (rotate_keys.cu says why), p and v stay bf16.
+//
+//     a row whose largest element is far from 1 is kept as row 2^e, so that fp16 holds it; a score of such a row or key is multiplied by
+//     2^-e. Where a block has none, as usual, nothing is multiplied.
+//
+// What is converted is converted in place, in shared memory: both types have two bytes.
+#ifndef KF_CUDA_PREFILL_ROTATED_CUH
+#define KF_CUDA_PREFILL_ROTATED_CUH
+
+#include "cuda/attention_rope.cuh"
+
+template <class T, class TQ> constexpr bool kf_is_mixed = false;
+template <> constexpr bool kf_is_mixed<__nv_bfloat16, __half> = true;
+
+// What a block of such a prefill keeps in shared memory, registers being scarce in its loop: where the keys and values of its head begin, the
+// factors of the keys' scores, and whether one of these or of the rows' is not 1.
+struct kf_mixed_block {
+    const char *k, *v;
+    const float *key_scales;
+    int odd;
+};
+
+// A tile of bf16 rows that become fp16 rows times scale[row].
+template <int COLS> struct kf_mixed_tile {
+    char *base;
+    const float *scale;
+    __device__ __forceinline__ char *at(int row, int column) const {
+        return base + kf_swizzle<COLS>(row, column / KF_CHUNK) + 2 * (column % KF_CHUNK);
+    }
+    __device__ __forceinline__ float load(int row, int column) const {
+        return (float)*reinterpret_cast<const __nv_bfloat16 *>(at(row, column)) * scale[row];
+    }
+    __device__ __forceinline__ void store(int row, int column, float x) const {
+        *reinterpret_cast<__half *>(at(row, column)) = __float2half_rn(x);
+    }
+};
+
+// The power of two that a row is kept times: 1 where its largest element, turned, lies between 2^-12 and 2^15. `largest`: bits of a bf16
+// without its sign.
+__device__ __forceinline__ float kf_row_scale(uint32_t largest, float magnitude) {
+    const float most = 1.5f * magnitude * __uint_as_float(largest << 16); // a pair (x, x) turns into (1.42 x, 0)
+    if (largest == 0 || (most >= 0x1p-12f && most < 0x1p15f)) return 1.0f;
+    const int exponent = min(most < INFINITY ? (int)(__float_as_uint(most) >> 23) - 127 : 128, 127);
+    return exponent <= -127 ? 0x1p126f : __uint_as_float((uint32_t)(127 - min(exponent, 126)) << 23);
+}
+
+// 1 / scale, which is a power of two again: a division would be a call.
+__device__ __forceinline__ float kf_row_unscale(float scale) {
+    return __uint_as_float(0x7f000000u - __float_as_uint(scale));
+}
+
+// Scales of rows row0 .. row0 + COUNT - 1, by one warp: a lane, or two of them, look through a row, each beginning at another chunk, so that they
+// meet no bank twice. NaN has no say; a row with an infinity has infinite scores, whatever becomes of the rest. Whether a scale is not 1.
+template <int COUNT, int COLS>
+__device__ __forceinline__ bool kf_find_scales(const char *tile, float *scales, int row0, float magnitude, int lane) {
+    static_assert(COUNT == 16 || COUNT == 32, "");
+    constexpr int CHUNKS = COLS / KF_CHUNK, MINE = CHUNKS * COUNT / 32;
+    const int row = row0 + lane % COUNT, first = lane / COUNT * MINE;
+    __nv_bfloat162 most = __floats2bfloat162_rn(0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const int chunk = first + (i + lane) % MINE; // the order of the swizzle does not matter
+        const uint4 all = *reinterpret_cast<const uint4 *>(tile + row * (COLS * 2) + 16 * chunk);
+        const uint32_t word[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) most = __hmax2(most, __habs2(*reinterpret_cast<const __nv_bfloat162 *>(&word[e])));
+    }
+    const uint32_t both = *reinterpret_cast<const uint32_t *>(&most);
+    uint32_t largest = max(both & 0xffffu, both >> 16);
+    if (COUNT == 16) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 16));
+    const float scale = kf_row_scale(largest, magnitude);
+    if (lane < COUNT) scales[row] = scale;
+    __syncwarp();
+    return __any_sync(0xffffffffu, scale != 1.0f);
+}
+
+// The columns that were not turned, those from `column` on, in COUNT rows.
+template <int COUNT, int COLS>
+__device__ __forceinline__ void kf_narrow(kf_mixed_tile<COLS> tile, int row0, int column, int lane) {
+    for (int row = row0; row < row0 + COUNT; row++)
+        for (int c = column + lane; c < COLS; c += 32) tile.store(row, c, tile.load(row, c));
+}
+
+// The queries of a warp, turned where they are to be, as fp16; scales: what their products are to be multiplied by. Whether one is not 1.
+template <int COUNT, int COLS>
+__device__ __forceinline__ bool kf_mixed_queries(const kf_cuda_attention &a, const kf_block &w, char *tile,
+                                                 float *scales, int row0, int lane) {
+    const kf_mixed_tile<COLS> queries = {tile, scales};
+    const bool odd = kf_find_scales<COUNT, COLS>(tile, scales, row0, a.rope.magnitude, lane);
+    if (a.rope.q) kf_rotate_queries<COUNT, false>(a, w, queries, row0, lane);
+    // Rows past the last query are zero in both types.
+    kf_narrow<COUNT, COLS>(queries, row0, a.rope.q ? a.rope.dims : 0, lane);
+    __syncwarp();
+    if (lane < COUNT) scales[row0 + lane] = kf_row_unscale(scales[row0 + lane]);
+    return odd;
+}
+
+// Whether one of the keys first .. end - 1 of KV head `head`, counted over the batch, is kept times another number than 1, as far as this thread
+// of THREADS looks.
+template <int THREADS>
+__device__ __forceinline__ bool kf_some_key_odd(const kf_cuda_attention &a, int64_t head, int32_t first, int32_t end,
+                                                int thread) {
+    const int32_t *const odd_keys = a.odd_keys + head * ((a.Nk + KF_ROTATED_KEYS - 1) / KF_ROTATED_KEYS);
+    bool odd = false;
+    for (int32_t i = first / KF_ROTATED_KEYS + thread; i * KF_ROTATED_KEYS < end; i += THREADS) odd |= odd_keys[i] != 0;
+    return odd;
+}
+
+#endif
