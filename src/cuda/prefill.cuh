@@ -20,7 +20,7 @@
 #include "cuda/prefill_rotated.cuh"
 
 // T: of v and p; TQ: of q and k.
-template <class T_, class TQ_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCKS_, bool GENERAL_>
+template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCKS_, bool GENERAL_, class TQ_ = T_>
 struct kf_prefill {
     using T = T_;
     using TQ = TQ_;
@@ -393,12 +393,13 @@ struct kf_prefill {
             kf_copy_wait<0>();
             __syncthreads();
             if (t > t0) load(t - 1);
-            const bool partial = t * KEYS < kept->full_lo || (t + 1) * KEYS > kept->full_hi || (MIXED && mixed->odd);
+            const bool partial = t * KEYS < kept->full_lo || (t + 1) * KEYS > kept->full_hi;
             if (partial && !some_row_sees(keys + row0, t * KEYS, lane)) continue;
-            // Read again, or places in memory that q, k and v have in common stay in registers from here to the end of the tile.
-            const int fresh = MIXED ? kf_thread() & 31 : lane;
-            products(my_q, k + (t & 1) * K_BYTES, fresh, s);
-            if (GENERAL || partial) {
+            { // Read again, or places in memory that q, k and v have in common stay in registers from here to the end of the tile.
+                const int lane = MIXED ? kf_thread() & 31 : thread & 31;
+                products(my_q, k + (t & 1) * K_BYTES, lane, s);
+            }
+            if (GENERAL || partial || (MIXED && mixed->odd)) {
                 if (MIXED && mixed->odd) unscale(s, row_scales, mixed->key_scales + t * KEYS);
                 if (GENERAL)
                     seen = logits(a, w, s, keys + row0, t * KEYS, row0, lane);
@@ -427,8 +428,8 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
 #define KF_PREFILL_ROW(T, TQ, TYPE, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL)                                         \
     {                                                                                                                  \
         KF_CUDA_PREFILL, TYPE, 0, D, DV, GENERAL, TILE, KEYS, (WARPS)*32, BLOCKS,                                      \
-            kf_prefill<T, TQ, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>::SHARED, 80,                                  \
-            (const void *)kf_prefill_kernel<kf_prefill<T, TQ, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL>>,             \
+            kf_prefill<T, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL, TQ>::SHARED, 80,                                  \
+            (const void *)kf_prefill_kernel<kf_prefill<T, D, DV, TILE, KEYS, WARPS, BLOCKS, GENERAL, TQ>>,             \
             "prefill " #TILE "x" #KEYS " D=" #D " Dv=" #DV ", mma.sync m16n8k16"                                       \
     }
 
