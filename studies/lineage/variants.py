@@ -45,8 +45,8 @@ VARIANTS = {
             ),
             (
                 PREFILL,
-                "            fold(x, s, c, v + (t & 1) * V_BYTES, lane, seen);\n        }\n",
-                "            fold(x, s, c, v + (t & 1) * V_BYTES, lane, seen);\n            times_sums(x, true);\n        }\n        times_sums(x, false);\n",
+                "            fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);\n        }\n",
+                "            fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);\n            times_sums(x, true);\n        }\n        times_sums(x, false);\n",
             ),
         ],
     ),
