@@ -122,7 +122,7 @@ def measure_keyfold(command, name, path, ncu):
     try:
         operations = found["keyfold"]["operations"]
         seen = NCU.format(operations, int(SEEN_STEPS * operations) + SEEN_BESIDE).split()
-        said = subprocess.run([*ncu.split(), *seen, *bench], check=False, capture_output=True, text=True, timeout=60)
+        said = subprocess.run([*ncu.split(), *seen, *bench], check=False, capture_output=True, text=True, timeout=25)
         kernels = trace.one_step(said.stdout)
     except (subprocess.TimeoutExpired, OSError) as error:
         return found, f"kernels: {str(error)[:200]}"
