@@ -38,6 +38,8 @@ TITLES = {
     "h200/studies/triton_flash_attention.json": ("Study: FlashAttention-2 in Triton", ""),
     "h200/studies/triton_decode.json": ("Study: split decode in Triton", "The sweep over G, the number of splits."),
     "h200/studies/cuda_graph_decode.json": ("Study: a decode step as a CUDA graph", "Tokens a second of one stream."),
+    "h200/studies/cuda_graph_text.json": ("Study: the same text on both sides", "SmolLM2's tokens in torch and in keyfold."),
+    "h200/decode-ways.json": ("Ways of merging decode's splits", "Experiments behind docs/03."),
     "h200/studies/online_softmax.json": ("Study: softmax in Triton", "One row a program, long rows by the online loop."),
     "h200/studies/flashinfer_walkthrough.json": ("Study: FlashInfer, step by step", "What each step of the walkthrough found."),
     "h200/studies/lineage.json": (
