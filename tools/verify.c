@@ -181,7 +181,7 @@ void verify_case(verify_run *run, verify_check *check, const void *row, const ch
     }
     kft_progress("%s %s (%lld done, %lld failed)", run->isa_name, name, (long long)run->cases, (long long)run->failed);
     if (run->names) printf("%s\n", name), fflush(stdout);
-    run->pool = (verify_pool){.random = hash_name(name, run->seed), .threads = run->threads};
+    run->pool = (verify_pool){.random = hash_name(name, run->seed), .threads = run->threads, .apart = run->once};
     run->failure[0] = 0;
     run->skipped[0] = 0;
 #if KF_HAVE_CUDA

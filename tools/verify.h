@@ -34,16 +34,21 @@ typedef struct verify_buffer {
     size_t map_bytes, region_bytes;
     unsigned char *before, *first; // the region before the run, and after the first run
     void *mirror;                  // of the region, in the device's memory
+    bool in_arena;                 // the mirror is a part of the pool's arena
 } verify_buffer;
 
 typedef struct verify_pool {
     verify_buffer buffer[VERIFY_MAX_BUFFERS];
     int count;
-    uint64_t random;          // state of the case's generator: --seed and the case's name
-    bool exhausted;           // memory or places ran out: the case is not run
-    int threads;              // that fill large tensors
-    bool settled;             // the inputs are in the mirrors, and needn't be sent again ...
-    bool outputs_alone;       // ... nor brought back
+    uint64_t random;        // state of the case's generator: --seed and the case's name
+    bool exhausted;         // memory or places ran out: the case is not run
+    int threads;            // that fill large tensors
+    bool settled;           // the inputs are in the mirrors, and needn't be sent again ...
+    bool outputs_alone;     // ... nor brought back
+    bool apart;             // every mirror is an allocation of its own, for a tool that looks for what is past its end
+    unsigned char *arena;   // of the device: the mirrors of a small pool
+    unsigned char *staging; // of the host: the arena's bytes, copied in one go
+    size_t arena_bytes;
     const kf_context *device; // whose memory holds the mirrors; NULL: the CPU runs the case where the tensors are
 } verify_pool;
 

@@ -139,9 +139,14 @@ unsigned char *verify_bytes(verify_pool *pool, const char *name, size_t bytes) {
 
 void verify_pool_free_mirrors(verify_pool *pool) {
     for (int i = 0; i < pool->count; i++) {
-        if (pool->device) kf_memory_free(pool->device, pool->buffer[i].mirror);
+        if (pool->device && !pool->buffer[i].in_arena) kf_memory_free(pool->device, pool->buffer[i].mirror);
         pool->buffer[i].mirror = NULL;
+        pool->buffer[i].in_arena = false;
     }
+    if (pool->device) kf_memory_free(pool->device, pool->arena);
+    free(pool->staging);
+    pool->arena = pool->staging = NULL;
+    pool->arena_bytes = 0;
 }
 
 void verify_pool_close(verify_pool *pool) {

@@ -4,9 +4,10 @@
 //
 //     pool (host) -> mirrors (device) -> the call, with the same tensors at the mirrors' addresses -> wait -> pool
 //
-// A buffer's mirror is an allocation of its own, as long as the buffer's region, guard zone included, so that compute-sanitizer sees
-// every access outside it; a region begins at a page, a mirror at a multiple of 256 bytes, so alignments are the same. Nothing here but
-// the header's functions is used: what copies, waits and calls is keyfold.
+// The mirrors of a small pool lie in one allocation and are copied in one go: a case has hundreds of copies, each of which the device is
+// waited for. With --once, and for large buffers, a mirror is an allocation of its own, as long as the buffer's region, guard zone
+// included, so that compute-sanitizer sees every access outside it. A region begins at a page, a mirror at a multiple of 256 bytes, so
+// alignments are the same. Nothing here but the header's functions is used: what copies, waits and calls is keyfold.
 #include "verify.h"
 
 #include <stdlib.h>
@@ -41,11 +42,52 @@ static kf_status copy_rows(const kf_context *context, const verify_buffer *buffe
     return status;
 }
 
+// Gives the buffers that are there at the first call their places in an arena, if all of them are small.
+static kf_status open_arena(verify_pool *pool) {
+    static const size_t MOST = 4 << 20;
+    size_t bytes = 0;
+    bool small = !pool->apart;
+    for (int i = 0; i < pool->count; i++) {
+        small = small && !pool->buffer[i].sparse && !pool->buffer[i].mirror;
+        bytes += pool->buffer[i].region_bytes; // pages
+    }
+    if (!small || bytes == 0 || bytes > MOST) return KF_OK;
+    pool->staging = malloc(bytes);
+    void *arena = NULL;
+    const kf_status status = pool->staging ? kf_memory_allocate(pool->device, bytes, &arena) : KF_OUT_OF_MEMORY;
+    if (status != KF_OK) return status;
+    pool->arena = arena;
+    for (int i = 0; i < pool->count; i++) {
+        pool->buffer[i].mirror = pool->arena + pool->arena_bytes;
+        pool->buffer[i].in_arena = true;
+        pool->arena_bytes += pool->buffer[i].region_bytes;
+    }
+    return KF_OK;
+}
+
+static kf_status copy_arena(verify_pool *pool, direction way) {
+    kf_status status = KF_OK;
+    if (way == FROM_DEVICE) status = kf_memory_copy(pool->device, pool->staging, pool->arena, pool->arena_bytes);
+    for (int i = 0; i < pool->count && status == KF_OK; i++) {
+        const verify_buffer *buffer = &pool->buffer[i];
+        if (!buffer->in_arena) continue;
+        unsigned char *staged = pool->staging + ((unsigned char *)buffer->mirror - pool->arena);
+        if (way == FROM_DEVICE)
+            memcpy(buffer->region, staged, buffer->region_bytes);
+        else
+            memcpy(staged, buffer->region, buffer->region_bytes);
+    }
+    if (way == TO_DEVICE) status = kf_memory_copy(pool->device, pool->arena, pool->staging, pool->arena_bytes);
+    return status;
+}
+
 static kf_status copy_pool(verify_run *run, direction way) {
     verify_pool *pool = &run->pool;
-    kf_status status = KF_OK;
+    kf_status status = pool->arena ? KF_OK : open_arena(pool);
+    if (status == KF_OK && pool->arena) status = copy_arena(pool, way);
     for (int i = 0; i < pool->count && status == KF_OK; i++) {
         verify_buffer *buffer = &pool->buffer[i];
+        if (buffer->in_arena) continue;
         if (!buffer->mirror) status = kf_memory_allocate(pool->device, buffer->region_bytes, &buffer->mirror);
         if (status != KF_OK) break;
         const bool input = !(buffer->role & VERIFY_OUTPUT);

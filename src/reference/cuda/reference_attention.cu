@@ -201,7 +201,7 @@ __global__ void softmax(const __grid_constant__ problem p, head at, T *s, const 
         if (x[j] != (T)HIDDEN) x[j] = (T)rounded(p.rounded, (double)(x[j] / d));
     if (threadIdx.x) return;
     denominators[row] = d;
-    if (lse) lse[row] = m == (T)-INFINITY ? -INFINITY : (double)m + log((double)d);
+    lse[row] = m == (T)-INFINITY ? -INFINITY : (double)m + log((double)d);
 }
 
 template <class T>
@@ -260,25 +260,31 @@ problem problem_of(const kf_attention_args *args) {
     return p;
 }
 
-// Device memory of one pass; what stands in `error` ends it.
+// Device memory of one pass, in one piece: what some rows of one head need, and the answers of all heads. What stands in `error` ends it.
 template <class T> struct room {
     cudaError_t error = cudaSuccess;
-    T *q = nullptr, *k = nullptr, *v = nullptr, *s = nullptr, *denominators = nullptr;
-    uint8_t *sees = nullptr;
-    double *o = nullptr, *lse = nullptr;
+    char *memory = nullptr;
+    T *q, *k, *v, *s, *denominators;
+    uint8_t *sees;
+    double *o, *lse; // [B, H, Nq, Dv], [B, H, Nq]
 
-    void take(void *place, int64_t bytes) {
-        if (error == cudaSuccess) error = cudaMalloc((void **)place, (size_t)(bytes > 0 ? bytes : 1));
+    // Places everything, from `memory` on; called with none, it counts the bytes.
+    size_t place(const problem &p, int64_t rows) {
+        size_t used = 0;
+        const auto take = [&](auto *&at, int64_t count) {
+            at = reinterpret_cast<std::remove_reference_t<decltype(at)>>(memory + used);
+            used += ((size_t)count * sizeof *at + 255) / 256 * 256;
+        };
+        take(q, rows * p.D), take(k, p.Nk * p.D), take(v, p.Nk * p.Dv), take(s, rows * p.Nk);
+        take(denominators, rows), take(sees, rows * p.Nk);
+        take(o, p.B * p.H * p.Nq * p.Dv), take(lse, p.B * p.H * p.Nq);
+        return used;
     }
     room(const problem &p, int64_t rows) {
-        take(&q, rows * p.D * sizeof(T)), take(&k, p.Nk * p.D * sizeof(T)), take(&v, p.Nk * p.Dv * sizeof(T));
-        take(&s, rows * p.Nk * sizeof(T)), take(&sees, rows * p.Nk), take(&denominators, rows * sizeof(T));
-        take(&o, rows * p.Dv * sizeof(double)), take(&lse, rows * sizeof(double));
+        error = cudaMalloc((void **)&memory, place(p, rows) + 1);
+        place(p, rows);
     }
-    ~room() {
-        void *const all[] = {q, k, v, s, denominators, sees, o, lse};
-        for (void *memory : all) cudaFree(memory);
-    }
+    ~room() { cudaFree(memory); }
 };
 
 dim3 tiles(int64_t columns, int64_t rows) {
@@ -291,12 +297,9 @@ template <class T> void attend(const problem &p, head at, room<T> &r, double *o,
     const dim3 tile(TILE, TILE);
     load<T><<<LOADS, ROW_THREADS>>>(p, QUERIES, at, p.D, r.q);
     if (p.Nk) scores<T><<<tiles(p.Nk, at.rows), tile>>>(p, at, r.q, r.k, r.s, r.sees);
-    softmax<T><<<(unsigned)at.rows, ROW_THREADS>>>(p, at, r.s, r.sees, r.denominators, lse ? r.lse : nullptr);
-    weighted<T><<<tiles(p.Dv, at.rows), tile>>>(p, at, r.s, r.denominators, r.v, r.o);
+    softmax<T><<<(unsigned)at.rows, ROW_THREADS>>>(p, at, r.s, r.sees, r.denominators, lse);
+    weighted<T><<<tiles(p.Dv, at.rows), tile>>>(p, at, r.s, r.denominators, r.v, o);
     r.error = cudaGetLastError();
-    const size_t rows = (size_t)at.rows * sizeof(double);
-    if (r.error == cudaSuccess) r.error = cudaMemcpy(o, r.o, rows * (size_t)p.Dv, cudaMemcpyDeviceToHost);
-    if (r.error == cudaSuccess && lse) r.error = cudaMemcpy(lse, r.lse, rows, cudaMemcpyDeviceToHost);
 }
 
 template <class T> cudaError_t attend_all(const problem &p, double *o, double *lse) {
@@ -314,9 +317,12 @@ template <class T> cudaError_t attend_all(const problem &p, double *o, double *l
         for (int64_t first = 0; first < p.Nq && r.error == cudaSuccess; first += most) {
             const head rows = {b, h % p.H, first, p.Nq - first < most ? p.Nq - first : most};
             const int64_t row = h * p.Nq + first;
-            attend<T>(p, rows, r, o + row * p.Dv, lse ? lse + row : nullptr);
+            attend<T>(p, rows, r, r.o + row * p.Dv, r.lse + row);
         }
     }
+    const size_t rows = (size_t)(p.B * p.H * p.Nq) * sizeof(double);
+    if (r.error == cudaSuccess) r.error = cudaMemcpy(o, r.o, rows * (size_t)p.Dv, cudaMemcpyDeviceToHost);
+    if (r.error == cudaSuccess && lse) r.error = cudaMemcpy(lse, r.lse, rows, cudaMemcpyDeviceToHost);
     return r.error;
 }
 
