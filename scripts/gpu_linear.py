@@ -3,7 +3,8 @@
 
 Each implementation's calls over a ring of weights (together well past the L2 cache) are captured into one CUDA graph, one after
 another as in a model's step; a round replays every implementation's graph once; a row's time is the median over the rounds of a
-graph's time a call. `read` is the best of several read kernels, each with and without dependent launch.
+graph's time a call. `read` is the best of several read kernels, each with and without dependent launch. `ratios`
+are the lower quartiles of the rounds' ratios to the first library's time.
 
     python3 gpu_linear.py --library libkeyfold.so [--library NAME=other.so ...] --read libread.so --out peers-linear.json
                           [--models tinyllama,llama32,smollm2] [--types bf16,q4_0] [--tokens 1,4,8,512] [--rounds 15] [--step]
@@ -115,7 +116,11 @@ def replay(stream, graphs, rounds):
                 end.synchronize()
                 if r >= 2:
                     times[name].append(begin.elapsed_time(end) * 1e3)
-    return {name: statistics.median(t) for name, t in times.items()}
+    return times
+
+
+def lower_quartile(values):
+    return statistics.quantiles(values, n=4)[0] if len(values) > 1 else values[0]
 
 
 def read_calls(library, stream, weights, sink):
@@ -156,7 +161,8 @@ def measure(libraries, read, stream, kind, shapes, T, dtype, rounds, peers, int8
     graphs = {name: capture(stream, c * repeats) for name, c in calls.items()}
     torch.cuda.synchronize()
     count = ring * repeats
-    times = {name: t / count for name, t in replay(stream, graphs, rounds).items()}
+    rounds_of = replay(stream, graphs, rounds)
+    times = {name: statistics.median(t) / count for name, t in rounds_of.items()}
     if "torch" in calls and libraries:
         with torch.cuda.stream(stream):
             y = torch.matmul(xs[K], weights[0].t()).float()
@@ -170,7 +176,16 @@ def measure(libraries, read, stream, kind, shapes, T, dtype, rounds, peers, int8
         if best:
             out[prefix.strip()] = min(best)[0]
             out[prefix.strip() + "_kernel"] = min(best)[1].split()[1]
-    return out, total
+            rounds_of[prefix.strip()] = rounds_of[min(best)[1]]
+    first = next((name for name in libraries if name in rounds_of), None)
+    others = [name for name in out if first and name != first and name in rounds_of]
+    ratios = {name: lower_quartile([a / b for a, b in zip(rounds_of[name], rounds_of[first])]) for name in others}
+    return out, total, ratios
+
+
+def named(key):
+    """In the report."""
+    return key.replace("read+", "read_dependent")
 
 
 def main():
@@ -206,7 +221,7 @@ def main():
                     N, K = shapes[0]
                     if kind.endswith("_k") and any(K % 256 for _, K in shapes):
                         continue
-                    times, total = measure(libraries, read, stream, kind, shapes, T, dtype, options.rounds, True, options.int8)
+                    times, total, ratios = measure(libraries, read, stream, kind, shapes, T, dtype, options.rounds, True, options.int8)
                     torch.cuda.empty_cache()
                     name = f"{N}x{K}" if not options.step else "step"
                     numbers = {k: v for k, v in times.items() if not k.endswith("_kernel")}
@@ -219,7 +234,8 @@ def main():
                     print(f"{model} {kind} {name} T={T} {options.dtype}:", " ".join(f"{k} {v:.2f}" for k, v in numbers.items()), "|", shares, "|", rate,
                           flush=True)
                     rows.append({"op": "linear", "model": model, "type": kind, "shape": name, "tokens": T, "dtype": options.dtype, "int8": options.int8,
-                                 "bytes": total, "times_us": {k: round(v, 3) for k, v in numbers.items()},
+                                 "bytes": total, "times_us": {named(k): round(v, 3) for k, v in numbers.items()},
+                                 "ratios": {named(k): round(v, 4) for k, v in ratios.items()}, "rounds": options.rounds,
                                  "read_kernel": times.get("read_kernel"), "read_dependent_kernel": times.get("read+_kernel"),
                                  "commit": options.commit, "machine": torch.cuda.get_device_name(), "command": " ".join(sys.argv)})
     if options.out:
