@@ -29,7 +29,6 @@ TITLES = {
         "Prefill beside torch's backends",
         "Useful operations a second, bf16; flash2 is torch's FlashAttention-2 backend.",
     ),
-    "h200/peers-prefill.json": ("Prefill beside cuDNN and flash, an earlier run", ""),
     "h200/peers-decode.json": ("Decode beside torch's backends", "One query a sequence; K and V read a second, bf16."),
     "h200/peers-rows.json": ("Norms, activations, softmax, append", "Bytes that must move, a second."),
     "h200/peers-linear.json": ("Linear layers", "read: a kernel that only reads the same bytes; shape N x K."),

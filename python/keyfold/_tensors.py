@@ -264,10 +264,8 @@ def read(array: Any) -> _dlpack.Raw:
     if hasattr(array, "__dlpack__"):
         if framework == "jax":
             array.block_until_ready()
-        elif framework == "torch" and str(array.dtype) == "torch.bool":
-            import torch
-
-            return _dlpack.from_dlpack(array.view(torch.uint8))._replace(code=DTYPES["bool"][0])
+        elif framework == "torch":
+            return read_torch(array)
         return _dlpack.from_dlpack(array)
     try:
         return _dlpack.from_buffer(array)
@@ -276,6 +274,17 @@ def read(array: Any) -> _dlpack.Raw:
             f"expected an array (__dlpack__, __array_interface__ or the buffer protocol), "
             f"got {type(array).__name__}: {error}"
         ) from None
+
+
+def read_torch(array: Any) -> _dlpack.Raw:
+    """torch exports a tensor of the current device alone, and no bool."""
+    torch: Any = sys.modules["torch"]
+    if array.is_cuda and array.device.index != torch.cuda.current_device():
+        with torch.cuda.device(array.device):
+            return read_torch(array)
+    if array.dtype is torch.bool:
+        return _dlpack.from_dlpack(array.view(torch.uint8))._replace(code=DTYPES["bool"][0])
+    return _dlpack.from_dlpack(array)
 
 
 def listed(values: Sequence[Any]) -> "arrays.array[Any]":
