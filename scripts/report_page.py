@@ -41,6 +41,7 @@ TITLES = {
     "h200/decode-ways.json": ("Ways of merging decode's splits", "Experiments behind docs/03."),
     "h200/studies/online_softmax.json": ("Study: softmax in Triton", "One row a program, long rows by the online loop."),
     "h200/studies/flashinfer_walkthrough.json": ("Study: FlashInfer, step by step", "What each step of the walkthrough found."),
+    "h200/studies/flashinfer_walkthrough_first.json": ("Study: FlashInfer, its first run", "With nothing compiled before."),
     "h200/studies/lineage.json": (
         "Study: what each refinement is worth",
         "Time with one refinement taken back, over the kernel as it is.",
@@ -55,6 +56,7 @@ TITLES = {
     "zen4/rows-faster.json": ("Operations on rows, faster state", "Medians of repeated runs."),
     "zen4/llama.json": ("SmolLM2-135M beside llama.cpp", "Tokens a second, taking turns in one run."),
     "zen4/logits.json": ("Rounding of logits", "Root mean square over all logits, each against its own fp32."),
+    "zen4/throughput.json": ("Cycles of instructions", "What the row kernels' vectors need, counted on one core."),
     "zen4/fa4-exp2.json": ("Study: exp2 by a polynomial", "Largest relative errors over [0, 1)."),
     "zen4/fa4-rescale.json": (
         "Study: how often a maximum rises",
