@@ -157,7 +157,7 @@ sanitizer() {
     # A part without a case ends with 1; every other status is a finding.
     bad=$(cat "$work/$tool"-*.status 2>/dev/null | grep -vc '^1$')
     for file in "$work/$tool"-*.txt; do
-        grep -q '^verify: 0 cases, 0 failed' "$file" || grep -E '^(FAILED|========= (Invalid|Error|Warning|Race|Program|Uninit|Barrier)|.*ERROR SUMMARY: [1-9])' "$file" | head -n 20
+        grep -q '^verify: 0 cases, 0 failed' "$file" || grep -E '^(FAILED|========= (Invalid|Error|Warning|Race|Program|Uninit|Barrier)|=========     (and|at) |.*ERROR SUMMARY: [1-9])' "$file" | head -n 40
     done
     echo "$tool: $cases cases of $wanted, $failed_cases failed, $bad processes with findings"
     [ "$cases" -gt 0 ] && [ "$cases" -eq "$wanted" ] && [ "$failed_cases" -eq 0 ] && [ "$bad" -eq 0 ]
