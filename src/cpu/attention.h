@@ -65,9 +65,9 @@ typedef struct kf_tile_kernels {
                     float *alpha);
 } kf_tile_kernels;
 
-// How far ahead of their reading keys are asked for, where rows are few: a block. More is dropped (a core has some twenty
-// requests under way), less comes late: 16, 32, 64 and 128 keys gave 31, 44, 41 and 37 GB/s of bf16.
-enum { FEW_KEYS_AHEAD = 32 };
+// How far ahead of their reading keys are asked for, where rows are few: a little more than a block. Much more is dropped (a core
+// has some twenty requests under way), less comes late: docs/cpu_attention.md.
+enum { FEW_KEYS_AHEAD = 40 };
 
 // Products of a few rows with keys and values as they lie in memory (no byte beyond the n rows is read). Beside the first
 // `ahead` of them the one FEW_KEYS_AHEAD further on is asked for.
