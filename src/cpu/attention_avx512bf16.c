@@ -245,11 +245,12 @@ static void few_scores_dot(const void *q, int32_t rows, const char *k, int64_t s
         }
 }
 
-// `rows` rows by n keys into 32 halves columns, of which the last 32 have `width`. The `rest` bytes of each row behind its first
-// 128 are brought into L1 beside: they are for the next pass over columns, and whole rows are what the prefetchers follow.
+// `rows` rows by n keys into 32 halves columns, of which the last 32 have `width`. The first pass over columns brings the rest of
+// each row into L1 beside: the next pass reads it, and whole rows are what the prefetchers follow.
 INLINE void few_value_tile_bf16(const int rows, const int halves, const uint16_t *p, const char *v, int64_t stride,
-                                int64_t n, int64_t width, int64_t rest, few_asking *asking, const float *alpha,
-                                float *o, int64_t o_stride, bool last_vector) {
+                                int64_t n, int64_t width, few_asking *asking, const float *alpha, float *o,
+                                int64_t o_stride, bool last_vector) {
+    const int64_t beside = asking ? asking->beside : 0;
     kf_vec acc[4][4];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < 2 * halves; i++) {
         bool there = i + 1 < 2 * halves || last_vector;
@@ -260,7 +261,7 @@ INLINE void few_value_tile_bf16(const int rows, const int halves, const uint16_t
         pairs b[4];
         ask_row(asking);
         ask_row(asking);
-        for (int64_t i = 128; i < 128 + rest; i += 64) {
+        for (int64_t i = 128; i < beside; i += 64) {
             __builtin_prefetch(v + i, 0, 3);
             __builtin_prefetch(v + stride + i, 0, 3);
         }
@@ -281,28 +282,24 @@ INLINE void few_value_tile_bf16(const int rows, const int halves, const uint16_t
 }
 
 INLINE void few_value_columns_bf16(const int halves, const uint16_t *p, int32_t rows, const char *v, int64_t stride,
-                                   int64_t n, int64_t width, int64_t rest, few_asking *asking, const float *alpha,
-                                   float *o, int64_t o_stride, bool last) {
+                                   int64_t n, int64_t width, few_asking *asking, const float *alpha, float *o,
+                                   int64_t o_stride, bool last) {
     for (int32_t r = 0; r < rows; r += FEW_ROWS) {
         const uint16_t *p_r = p + r * KF_SCORE_STRIDE;
         const float *alpha_r = alpha + r;
         float *o_r = o + r * o_stride;
         switch (kf_min64(rows - r, FEW_ROWS)) {
         case 1:
-            few_value_tile_bf16(1, halves, p_r, v, stride, n, width, r ? 0 : rest, r ? NULL : asking, alpha_r, o_r,
-                                o_stride, last);
+            few_value_tile_bf16(1, halves, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride, last);
             break;
         case 2:
-            few_value_tile_bf16(2, halves, p_r, v, stride, n, width, r ? 0 : rest, r ? NULL : asking, alpha_r, o_r,
-                                o_stride, last);
+            few_value_tile_bf16(2, halves, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride, last);
             break;
         case 3:
-            few_value_tile_bf16(3, halves, p_r, v, stride, n, width, r ? 0 : rest, r ? NULL : asking, alpha_r, o_r,
-                                o_stride, last);
+            few_value_tile_bf16(3, halves, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride, last);
             break;
         case 4:
-            few_value_tile_bf16(4, halves, p_r, v, stride, n, width, r ? 0 : rest, r ? NULL : asking, alpha_r, o_r,
-                                o_stride, last);
+            few_value_tile_bf16(4, halves, p_r, v, stride, n, width, r ? NULL : asking, alpha_r, o_r, o_stride, last);
             break;
         }
     }
@@ -316,14 +313,13 @@ static void few_values_dot(const void *p, int32_t rows, const char *v, int64_t s
         int64_t columns = kf_min64(Dv - c, 64);
         bool last = (columns + 15) / 16 % 2 == 0;
         const char *v_c = v + 2 * c;
-        int64_t rest = c == 0 ? kf_max64(2 * Dv - 128, 0) : 0;
+        asking.beside = c == 0 ? 2 * Dv : 0;
         if (columns == 64)
-            few_value_columns_bf16(2, p, rows, v_c, stride, n, 32, rest, &asking, alpha, o + c, o_stride, true);
+            few_value_columns_bf16(2, p, rows, v_c, stride, n, 32, &asking, alpha, o + c, o_stride, true);
         else if (columns > 32)
-            few_value_columns_bf16(2, p, rows, v_c, stride, n, columns - 32, rest, &asking, alpha, o + c, o_stride,
-                                   last);
+            few_value_columns_bf16(2, p, rows, v_c, stride, n, columns - 32, &asking, alpha, o + c, o_stride, last);
         else
-            few_value_columns_bf16(1, p, rows, v_c, stride, n, columns, rest, &asking, alpha, o + c, o_stride, last);
+            few_value_columns_bf16(1, p, rows, v_c, stride, n, columns, &asking, alpha, o + c, o_stride, last);
     }
 }
 

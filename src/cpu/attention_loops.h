@@ -316,6 +316,7 @@ typedef struct few_asking {
     const char *row;
     int64_t stride, bytes, left;
     int64_t step, every;
+    int64_t beside; // bytes of the row being read that are brought into L1 with its first ones
 } few_asking;
 
 INLINE void ask_row(few_asking *asking) {
