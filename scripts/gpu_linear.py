@@ -13,6 +13,7 @@ import argparse
 import ctypes
 import json
 import math
+import os
 import statistics
 import sys
 
@@ -55,9 +56,13 @@ def tensor(t, keep):
     return Tensor(t.data_ptr(), 2, 0, t.dim(), code[0], code[1], 1, ctypes.cast(shape, P), ctypes.cast(strides, P), 0)
 
 
+def load(path):
+    return ctypes.CDLL(os.path.abspath(path))  # the loader looks for a bare name in the system's folders alone
+
+
 class Keyfold:
     def __init__(self, path, stream):
-        self.lib, self.options = ctypes.CDLL(path), (ctypes.c_char * 256)()
+        self.lib, self.options = load(path), (ctypes.c_char * 256)()
         self.lib.kf_last_error.restype = ctypes.c_char_p
         self.lib.kf_context_options_init(ctypes.byref(self.options))
         ctypes.cast(ctypes.byref(self.options, 8), ctypes.POINTER(I32))[0] = 2  # device.type
@@ -207,7 +212,7 @@ def main():
     for item in options.library:
         name, path = item.split("=", 1) if "=" in item else ("keyfold", item)
         libraries[name] = Keyfold(path, stream)
-    read = ctypes.CDLL(options.read) if options.read else None
+    read = load(options.read) if options.read else None
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[options.dtype]
     rows = []
     for model in options.models.split(","):
