@@ -190,7 +190,7 @@ stage_bench() {
 
 peers() {
     library=$(cd "$build" && pwd)/libkeyfold.so
-    KEYFOLD_COMMIT=$commit KEYFOLD_LIBRARY=$library PYTHONPATH=python timeout "$(limit_of "$stage")" python3 -m keyfold.peers --device cuda "$@"
+    KEYFOLD_COMMIT=$commit KEYFOLD_LIBRARY=$library PYTHONPATH=python${PYTHONPATH:+:$PYTHONPATH} timeout "$(limit_of "$stage")" python3 -m keyfold.peers --device cuda "$@"
 }
 
 stage_peers() {

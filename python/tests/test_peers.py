@@ -10,7 +10,7 @@ import pytest
 import keyfold
 from keyfold.peers import Case, Place, asked, formulas, measure, report, timing
 from keyfold.peers.__main__ import main
-from keyfold.peers.operation import LeftOut
+from keyfold.peers.operation import LeftOut, missing
 from keyfold.peers.place import importable
 
 TINY = {
@@ -160,7 +160,8 @@ def asked_row(case, times, ratios, **more):
 def test_asked():
     decode = Case("decode", (1, 32, 8, 1, 8192, 128), "bf16")
     demand = next(d for d in asked.demands() if d.case == decode)
-    rows = [asked_row(decode, {"keyfold": 14.0, "cudnn": 15.0, "flashinfer": 25.0}, {"cudnn": 1.05, "flashinfer": 1.7})]
+    times = {"keyfold": 14.0, "cudnn": 15.0, "flashinfer": 25.0, "flashinfer_tc": 28.0}
+    rows = [asked_row(decode, times, {"cudnn": 1.05, "flashinfer": 1.7, "flashinfer_tc": 1.9})]
     verdict = asked.judge(demand, rows)
     assert (verdict.reached, verdict.asked, verdict.beside, verdict.holds) == (1.05, 1.0, "cudnn", "yes")
     assert asked.judge(demand, []).holds == "not measured"
@@ -179,9 +180,28 @@ def test_asked_beside_a_peer_at_the_copy_rate():
 def test_asked_of_every_case():
     """What is asked of is measured."""
     for demand in asked.demands():
-        ops, peers = next(r for r in asked.REPORTS.values() if demand.case.op in r[0])
-        assert demand.case in list(asked.cases(demand.case.op)) and set(demand.peers) <= set(peers)
-    assert asked.summary(asked.table([])) .endswith("are not measured")
+        name = next(name for name, (cases, _) in asked.REPORTS.items() if demand.case in cases)
+        assert set(demand.peers) <= set(asked.peers_of(name, demand.case.op))
+    assert asked.summary(asked.table([])).endswith("are not measured")
+
+
+def test_absent_peers_are_named_with_their_reason(place, monkeypatch, capsys):
+    monkeypatch.setattr("keyfold.peers.operation.LIBRARIES", {"fa4": "no_such_module"})
+    monkeypatch.setattr(place, "torch", np)
+    monkeypatch.setattr(place, "device", "cuda")
+    assert missing(place, ["numpy", "prefill", "fa4"]) == {
+        "fa4": "no_such_module cannot be imported (No module named 'no_such_module')"
+    }
+    rows = [asked_row(Case("decode", (1, 1, 1, 1, n, 64)), {}, {}, left_out={"fa4": "why"}) for n in range(2)]
+    assert asked.absent(rows) == ["without fa4: decode 1,1,1,1,0,64 bf16, decode 1,1,1,1,1,64 bf16: why"]
+    assert asked.absent(2 * rows) == ["without fa4: 4 cases: why"]
+
+
+def test_table(place):
+    row = measure(Case("softmax", (3, 64), "fp32"), place, peers=["numpy"], count=2)
+    head, line, case, _ = report.table([row])
+    assert head.endswith("| numpy |") and line.count("---") == 4 and case.startswith("| softmax 3,64 fp32 |")
+    assert report.table([{**row, "times_us": {}}]) == []
 
 
 def test_no_timing(tmp_path):

@@ -10,7 +10,7 @@ round times each of them once, beginning with another one each round. A ratio is
 gives the lower quartile of the rounds' ratios, so that "1.10" means: in three rounds of four the peer took at least
 1.10 times as long as keyfold. Inputs and outputs rotate through enough sets to exceed the last-level cache several
 times, so a call finds it cold and nothing has to be flushed inside a timing. On CUDA, where a call of any
-implementation takes the device less than 200 us, all of them are captured into CUDA graphs and the graphs are timed: at
+implementation takes the device less than a millisecond, all of them are captured into CUDA graphs and the graphs are timed: at
 that length the launches from Python would be measured, not the kernels. Before anything is timed every result is held against float64.
 
 `formulas` has the textbook's mathematics, `place` the devices and frameworks, `attention` and `rows` the operations and

@@ -14,7 +14,8 @@ from typing import Any, Iterable, Iterator, Optional
 
 from . import asked, cases, report
 from .cases import Case
-from .measure import OPERATIONS, Row, measure
+from .measure import DEFAULT_PEERS, OPERATIONS, Row, measure
+from .operation import missing
 from .place import Place, load_build
 from .timing import ceilings
 
@@ -119,12 +120,15 @@ def main(given: Optional[list[str]] = None) -> int:
     measured = {} if options.isolate or options.timing == "none" else ceilings(place)
     source = report.provenance(place.machine, command.strip(), measured, report.commit())
     print(", ".join(f"{key}: {value}" for key, value in source.items()), flush=True)
+    for peer, reason in missing(place, beside(options, place.device)).items():
+        print(f"without {peer}: {reason}", flush=True)
     if options.asked:
         rows = measure_asked(place, builds, options, source)
         print_asked(Path(options.reports))
     else:
         dtype = options.dtype or ("bf16" if place.torch is not None else "fp32")
         rows = measure_all(wanted(options, place.device, dtype), place, builds, options, source, options.json)
+        print("\n".join(report.table(rows)))
     if options.plot:
         written = report.plot(options.plot, rows)
         print("plot: " + (", ".join(written) or "not drawn: matplotlib is missing, or no two times"))
@@ -134,6 +138,15 @@ def main(given: Optional[list[str]] = None) -> int:
     return 1 if failed or without or not rows else 0
 
 
+def beside(options: argparse.Namespace, device: str) -> list[str]:
+    """The peers that this run is to have."""
+    if options.peers is not None:
+        return [name for name in options.peers.split(",") if name]
+    if options.asked:
+        return list(dict.fromkeys(peer for _, peers in asked.REPORTS.values() for peer in peers))
+    return DEFAULT_PEERS[device]
+
+
 def measure_all(
     chosen: Iterable[Case],
     place: Place,
@@ -141,18 +154,20 @@ def measure_all(
     options: argparse.Namespace,
     source: dict[str, Any],
     path: Optional[str],
+    before: Iterable[Row] = (),
 ) -> list[Row]:
-    """A row for each case, printed as it comes; the file at `path` has all of them after each."""
+    """A row for each case, printed as it comes; the file at `path` has all of them after each, behind those `before`."""
     rows: list[Row] = []
+    known = missing(place, beside(options, place.device))
     for case in chosen:
         row = one(case, place, builds, options)
         row = {**source, **row} if "commit" in row else {**row, **source}
         rows.append(row)
-        print(report.line(row), flush=True)
+        print(report.line(row, known), flush=True)
         for reason in row["failed"]:
             print(f"    FAILED: {reason}", flush=True)
         if path:
-            report.write_json(path, rows)
+            report.write_json(path, [*before, *rows])
     return rows
 
 
@@ -162,12 +177,15 @@ def measure_asked(
     """The reports of asked.py, of the operations in --op, beside the peers in --peers or the usual ones of each."""
     rows: list[Row] = []
     given = options.peers
-    for name, (ops, peers) in asked.REPORTS.items():
-        ops = tuple(op for op in ops if op in options.op.split(","))
-        options.peers = given if given is not None else ",".join(peers)
-        chosen = [case for op in ops for case in asked.cases(op) if options.match in case.title]
-        if chosen:
-            rows += measure_all(chosen, place, builds, options, source, str(Path(options.reports) / name))
+    for name, (chosen, _) in asked.REPORTS.items():
+        chosen = [case for case in chosen if case.op in options.op.split(",") and options.match in case.title]
+        done: list[Row] = []
+        for op in dict.fromkeys(case.op for case in chosen):
+            options.peers = given if given is not None else ",".join(asked.peers_of(name, op))
+            of_op = [case for case in chosen if case.op == op]
+            done += measure_all(of_op, place, builds, options, source, str(Path(options.reports) / name), done)
+        rows += done
+    options.peers = given
     return rows
 
 
@@ -176,6 +194,7 @@ def print_asked(folder: Path) -> int:
     lines = asked.table(rows) + asked.linear_table(linear)
     print("\n".join(lines))
     print(f"asked: {asked.summary(lines)}")
+    print("\n".join(asked.absent(rows)))
     return 0
 
 

@@ -15,16 +15,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator, Optional
 
-from .cases import DECODE, RMSNORM, ROPE_ATTENTION, SWIGLU, Case, defaults, expand, one_query, square
-from .measure import Row
+from .cases import DECODE, FP32, RMSNORM, ROPE_ATTENTION, ROPE_DECODE, SWIGLU, Case, defaults, expand, one_query, square
+from .measure import OPERATIONS, Row
+from .report import title
 
-# Which operations stand in which report, and beside which peers.
-REPORTS: dict[str, tuple[tuple[str, ...], list[str]]] = {
-    "peers-decode.json": (("decode",), ["cudnn", "flash2", "flashinfer", "prefill"]),
-    "peers-rows.json": (("rmsnorm", "swiglu", "softmax", "kv_append"), ["eager", "compile", "flashinfer"]),
-    "peers-rope.json": (("rope_attention",), ["eager", "compile"]),
-    "peers-attention.json": (("attention",), ["cudnn", "flash2", "efficient", "flashinfer", "fa4"]),
+
+def usual(op: str) -> list[Case]:
+    """An operation's usual cases in bf16; RoPE's with q alone rotated, then with both."""
+    ways = ("q", "qk") if op == "rope_attention" else ("q",)
+    return [case for way in ways for case in expand(op, defaults("cuda")[op], "bf16", None, ["dense"], way)]
+
+
+def rotating_decode() -> list[Case]:
+    return list(expand("rope_attention", one_query(ROPE_DECODE), "bf16", None, [], "qk"))
+
+
+# The reports: their cases, and the peers of each operation.
+REPORTS: dict[str, tuple[list[Case], list[str]]] = {
+    "peers-decode.json": (usual("decode"), ["cudnn", "flash2", "flashinfer", "flashinfer_tc", "prefill"]),
+    "peers-rows.json": (
+        [case for op in ("rmsnorm", "swiglu", "softmax", "kv_append") for case in usual(op)],
+        ["eager", "compile", "flashinfer"],
+    ),
+    "peers-rope.json": (usual("rope_attention"), ["eager", "compile"]),
+    "peers-rope-decode.json": (rotating_decode(), ["eager", "compile"]),
+    "peers-attention.json": (usual("attention"), ["cudnn", "flash2", "efficient", "flashinfer", "fa4"]),
+    "peers-fp32.json": (list(expand("attention", square(FP32), "fp32", None, [], "q")), ["efficient"]),
 }
+
+
+def peers_of(name: str, op: str) -> list[str]:
+    """Of a report's peers those that the operation has a call for."""
+    return [peer for peer in REPORTS[name][1] if peer in OPERATIONS[op].peers]
+
+
 # Of scripts/gpu_linear.py, which has the read kernels.
 LINEAR_REPORT = "peers-linear.json"
 
@@ -61,10 +85,12 @@ def demands() -> Iterator[Demand]:
             yield Demand(Case("attention", shape, "bf16", causal), 1.0, ("flash2",))
     yield Demand(Case("attention", square([(2, 16, 16, 4096, 64)])[0], "bf16", True), 1.0, ("flash2",))
     decode = [Case("decode", shape, "bf16") for shape in one_query(DECODE)]
+    for case in REPORTS["peers-fp32.json"][0]:
+        yield Demand(case, 1.0, ("efficient",))
     yield Demand(decode[0], 3.0, ("prefill",))
     yield Demand(decode[0], 1.0, ("cudnn",))
     for case in decode[1:4]:
-        yield Demand(case, 1.0, ("cudnn", "flashinfer"))
+        yield Demand(case, 1.0, ("cudnn", "flashinfer", "flashinfer_tc"))
     yield Demand(decode[4], 0.98, ("cudnn",))
     for op, shapes, eager in (("rmsnorm", RMSNORM, 1.8), ("swiglu", SWIGLU[1:], 1.5)):
         for rows in shapes:
@@ -77,13 +103,9 @@ def demands() -> Iterator[Demand]:
             case = Case("rope_attention", shape, "bf16", True, rotated=rotated)
             yield Demand(case, 1.05, ("eager",))
             yield Demand(case, 1.0, ("compile",))
-
-
-def cases(op: str) -> Iterator[Case]:
-    """All cases of an operation: those of the demands are among them."""
-    for rotated in ("q", "qk") if op == "rope_attention" else ("q",):
-        for case in expand(op, defaults("cuda")[op], "bf16", None, ["dense"], rotated):
-            yield case
+    for case in REPORTS["peers-rope-decode.json"][0]:
+        yield Demand(case, 1.05, ("eager",))
+        yield Demand(case, 1.0, ("compile",))
 
 
 def is_of(row: Row, case: Case) -> bool:
@@ -115,6 +137,7 @@ def table(rows: list[Row]) -> list[str]:
     return lines
 
 
+FEW = 4  # cases that are named one by one
 READ_SHARE = 0.85  # of what the best read kernel takes for the same bytes
 
 
@@ -127,13 +150,27 @@ def linear_table(rows: list[Any]) -> list[str]:
             continue
         reached = row.get("ratios", {}).get("read", times["read"] / times["keyfold"])
         holds = "yes" if reached >= READ_SHARE else "NO"
-        lines.append(f"| linear {row['shape']} {row['type']}, one row | {READ_SHARE:g} | read | {reached:.3f} | {holds} |")
+        lines.append(
+            f"| linear {row['shape']} {row['type']}, one row | {READ_SHARE:g} | read | {reached:.3f} | {holds} |"
+        )
     return lines
 
 
 def summary(lines: list[str]) -> str:
     ends = [line.rstrip(" |").rpartition("| ")[2] for line in lines]
     return f"{ends.count('yes')} hold, {ends.count('NO')} don't, {ends.count('not measured')} are not measured"
+
+
+def absent(rows: list[Row]) -> list[str]:
+    """Peers that rows are without, a line for each reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for peer, reason in row["left_out"].items():
+            found.setdefault((peer, reason), []).append(title(row))
+    return [
+        f"without {peer}: {', '.join(titles) if len(titles) < FEW else f'{len(titles)} cases'}: {reason}"
+        for (peer, reason), titles in found.items()
+    ]
 
 
 def read_reports(folder: Path) -> tuple[list[Row], list[Any]]:

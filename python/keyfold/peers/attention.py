@@ -14,8 +14,8 @@ from typing import Any
 
 from . import formulas
 from .cases import Case
-from .operation import WIDTH, Call, LeftOut, Maker, Operation, compiled, needs_cuda, needs_torch
-from .place import Place, importable
+from .operation import WIDTH, Call, LeftOut, Maker, Operation, compiled, needs_cuda, needs_library, needs_torch
+from .place import Place
 
 CHECKED_HEADS = 8  # of all B x H, held against float64
 EAGER_BYTES = 8 << 30  # the score matrix that the eager peer may write
@@ -165,45 +165,55 @@ def numpy_attention(case: Case, place: Place, x: Any) -> Call:
 
 
 def flashinfer(case: Case, place: Place, x: Any) -> Call:
-    """Ragged prefill, or paged decode over pages of 16 keys. It compiles a kernel at its first call of a head dim."""
-    torch = needs_cuda(place)
-    library = importable("flashinfer")
-    if library is None:
-        raise LeftOut("flashinfer cannot be imported")
+    """Its ragged prefill. It compiles a kernel at its first call of a head dim."""
+    library = needs_library(place, "flashinfer")
     b, h, hkv, nq, nk, d = case.shape
-    dtypes = {"q_data_type": x.q.dtype, "kv_data_type": x.k.dtype}
+    q, k, v = (t.transpose(1, 2).reshape(-1, t.shape[1], d).contiguous() for t in (x.q, x.k, x.v))
 
-    def workspace() -> Any:
-        return torch.empty(FLASHINFER_WORKSPACE, dtype=torch.uint8, device="cuda")
+    def planned() -> Any:
+        workspace = place.torch.empty(FLASHINFER_WORKSPACE, dtype=place.torch.uint8, device="cuda")
+        wrapper = library.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD", backend=FLASHINFER_BACKEND)
+        starts = [every(place, b, n) for n in (nq, nk)]
+        wrapper.plan(*starts, h, hkv, d, causal=case.causal, q_data_type=q.dtype, kv_data_type=k.dtype)
+        return wrapper
 
-    def starts(step: int) -> Any:
-        return torch.arange(0, (b + 1) * step, step, dtype=torch.int32, device="cuda")
+    prefill = place.once(case, "flashinfer", planned)
+    return lambda: prefill.run(q, k, v).view(b, nq, h, d).transpose(1, 2)
 
-    if nq == 1:
+
+def every(place: Place, count: int, step: int) -> Any:
+    return place.torch.arange(0, (count + 1) * step, step, dtype=place.torch.int32, device="cuda")
+
+
+def flashinfer_decode(peer: str, tensor_cores: bool) -> Maker:
+    """Its decode over pages of 16 keys. It has two kernels, and leaves the choice to its user."""
+
+    def make(case: Case, place: Place, x: Any) -> Call:
+        library = needs_library(place, peer)
+        b, h, hkv, _, nk, d = case.shape
         if nk % PAGE:
             raise LeftOut(f"Nk = {nk} is no multiple of its pages of {PAGE} keys")
         pages = b * nk // PAGE
         q = x.q.view(b, h, d)
-        cache = tuple(t.transpose(1, 2).reshape(pages, PAGE, hkv, d).contiguous() for t in (x.k, x.v))
 
-        def paged() -> Any:
-            wrapper = library.BatchDecodeWithPagedKVCacheWrapper(workspace(), "NHD", use_tensor_cores=h // hkv >= 4)
+        def as_pages() -> Any:
+            return tuple(t.transpose(1, 2).reshape(pages, PAGE, hkv, d).contiguous() for t in (x.k, x.v))
+
+        def planned() -> Any:
+            torch = place.torch
+            workspace = torch.empty(FLASHINFER_WORKSPACE, dtype=torch.uint8, device="cuda")
+            wrapper = library.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=tensor_cores)
             ids = torch.arange(pages, dtype=torch.int32, device="cuda")
             full = torch.full((b,), PAGE, dtype=torch.int32, device="cuda")
-            wrapper.plan(starts(nk // PAGE), ids, full, h, hkv, d, PAGE, **dtypes)
+            starts = every(place, b, nk // PAGE)
+            wrapper.plan(starts, ids, full, h, hkv, d, PAGE, q_data_type=q.dtype, kv_data_type=x.k.dtype)
             return wrapper
 
-        decode = place.once(case, "flashinfer", paged)
+        decode = place.once(case, peer, planned)
+        cache = place.once(case, f"pages of {id(x)}", as_pages)
         return lambda: decode.run(q, cache).view(b, h, 1, d)
-    q, k, v = (t.transpose(1, 2).reshape(-1, t.shape[1], d).contiguous() for t in (x.q, x.k, x.v))
 
-    def ragged() -> Any:
-        wrapper = library.BatchPrefillWithRaggedKVCacheWrapper(workspace(), "NHD", backend=FLASHINFER_BACKEND)
-        wrapper.plan(starts(nq), starts(nk), h, hkv, d, causal=case.causal, **dtypes)
-        return wrapper
-
-    prefill = place.once(case, "flashinfer", ragged)
-    return lambda: prefill.run(q, k, v).view(b, nq, h, d).transpose(1, 2)
+    return make
 
 
 UNSPLIT_ROWS = 64  # more than decode takes, fewer than a tile of prefill has
@@ -227,10 +237,7 @@ def unsplit_prefill(case: Case, place: Place, x: Any) -> Call:
 
 
 def fa4(case: Case, place: Place, x: Any) -> Call:
-    needs_cuda(place)
-    library = importable("flash_attn.cute.interface")
-    if library is None:
-        raise LeftOut("flash_attn.cute cannot be imported")
+    library = needs_library(place, "fa4")
     if case.shape[3] == 1:
         raise LeftOut("it has no split over the keys on this architecture")
     q, k, v = (t.transpose(1, 2).contiguous() for t in (x.q, x.k, x.v))
@@ -296,10 +303,16 @@ SDPA: dict[str, Maker] = {
 }
 
 PLAIN: dict[str, Maker] = {**SDPA, "eager": eager, "flashinfer": flashinfer, "fa4": fa4, "numpy": numpy_attention}
+DECODE: dict[str, Maker] = {
+    **PLAIN,
+    "flashinfer": flashinfer_decode("flashinfer", tensor_cores=False),
+    "flashinfer_tc": flashinfer_decode("flashinfer_tc", tensor_cores=True),
+    "prefill": unsplit_prefill,
+}
 
 OPERATIONS = {
     "attention": Operation(**COMMON, peers=PLAIN),
-    "decode": Operation(**COMMON, peers={**PLAIN, "prefill": unsplit_prefill}),
+    "decode": Operation(**COMMON, peers=DECODE),
     "rope_attention": Operation(
         **COMMON, peers={"eager": rotate_then(False), "compile": rotate_then(True), "numpy": numpy_attention}
     ),

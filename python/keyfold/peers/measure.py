@@ -27,7 +27,7 @@ SETS = 256  # of a rotation, at most
 
 # By device: what is compared where no peers are named. "sdpa" on CUDA is one of the three others.
 DEFAULT_PEERS = {
-    "cuda": ["cudnn", "flash2", "efficient", "compile", "eager", "flashinfer", "fa4"],
+    "cuda": ["cudnn", "flash2", "efficient", "compile", "eager", "flashinfer", "flashinfer_tc", "fa4"],
     "cpu": ["sdpa", "compile", "eager", "numpy"],
 }
 

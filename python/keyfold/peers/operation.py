@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 from .cases import Case
-from .place import Place
+from .place import Place, importable, not_importable
 
 Call = Callable[[], Any]  # one call of one implementation on one set of inputs; returns what it wrote
 
@@ -38,7 +38,7 @@ WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 def needs_torch(place: Place) -> Any:
     if place.torch is None:
-        raise LeftOut("torch cannot be imported")
+        raise LeftOut(not_importable("torch"))
     return place.torch
 
 
@@ -47,6 +47,38 @@ def needs_cuda(place: Place) -> Any:
     if place.device != "cuda":
         raise LeftOut("it runs on CUDA alone")
     return torch
+
+
+# The modules of peers that are no part of torch.
+LIBRARIES = {
+    "flashinfer": "flashinfer",
+    "flashinfer_tc": "flashinfer",
+    "fa4": "flash_attn.cute.interface",
+}
+
+
+def needs_library(place: Place, peer: str, part: str = "") -> Any:
+    """A peer's module, or one of its parts."""
+    needs_cuda(place)
+    name = LIBRARIES[peer] + part
+    module = importable(name)
+    if module is None:
+        raise LeftOut(not_importable(name))
+    return module
+
+
+def missing(place: Place, peers: Iterable[str]) -> dict[str, str]:
+    """Those of the peers that no case can have here, and why."""
+    found = {}
+    for peer in peers:
+        try:
+            if peer in LIBRARIES:
+                needs_library(place, peer)
+            elif peer not in ("numpy", "prefill"):
+                needs_torch(place)
+        except LeftOut as reason:
+            found[peer] = str(reason)
+    return found
 
 
 def compiled(case: Case, place: Place, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,12 +16,21 @@ CPU_CACHE = 64 << 20  # bytes that no last-level cache of a machine's own exceed
 COLD = 5  # the sets of a rotation together are this many times the last-level cache
 
 
+_reasons: dict[str, str] = {}
+
+
 def importable(name: str) -> Any:
     """A module, or None: it may be absent, or present and unable to load."""
     try:
         return importlib.import_module(name)
-    except Exception:  # an extension module may raise anything
+    except Exception as reason:  # an extension module may raise anything
+        _reasons[name] = " ".join(str(reason).split())[:120] or type(reason).__name__
         return None
+
+
+def not_importable(name: str) -> str:
+    """The sentence that says so, once importable() has given None."""
+    return f"{name.partition('.')[0]} cannot be imported ({_reasons.get(name, 'not tried')})"
 
 
 class Place:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterable
 
 from .measure import Row
 from .place import importable
@@ -46,8 +46,8 @@ def rate(row: Row, us: float) -> str:
     return f"{row['bytes'] / us / 1e6:.2f} TB/s" if row["bytes"] / us > 1e6 else f"{row['bytes'] / us / 1e3:.1f} GB/s"
 
 
-def line(row: Row) -> str:
-    """`keyfold 14.3 us 2.34 TB/s | cudnn 15.5 us, x1.06 | …`; what was left out follows, a line each."""
+def line(row: Row, known: Iterable[str] = ()) -> str:
+    """`keyfold 14.3 us 2.34 TB/s | cudnn 15.5 us, x1.06 | …`; what was left out follows, a line each, but what is known."""
     times, found = row["times_us"], []
     for name, us in times.items():
         ratio = f", x{row['ratios'][name]:.2f}" if name in row["ratios"] else f" {rate(row, us)}"
@@ -55,8 +55,26 @@ def line(row: Row) -> str:
     lines = [f"{title(row)} [{row['timing']}]: " + (" | ".join(found) or "nothing was timed")]
     if row.get("do_bench_us"):
         lines.append("    do_bench: " + ", ".join(f"{name} {us} us" for name, us in row["do_bench_us"].items()))
-    lines += [f"    without {name}: {reason}" for name, reason in row["left_out"].items()]
+    lines += [f"    without {name}: {reason}" for name, reason in row["left_out"].items() if name not in known]
     return "\n".join(lines)
+
+
+def table(rows: list[Row]) -> list[str]:
+    """A Markdown table: a row for each case, keyfold's time and rate, then how many times as long each peer takes."""
+    timed = [row for row in rows if row["times_us"]]
+    peers = list(dict.fromkeys(name for row in timed for name in row["ratios"]))
+    if not peers:
+        return []
+    lines = ["| case | keyfold, us | rate | " + " | ".join(peers) + " |", "|---|---|---|" + "---|" * len(peers)]
+    for row in timed:
+        us = row["times_us"].get("keyfold")
+        own = f"{us:.1f} | {rate(row, us)}" if us else " | "
+        lines.append(
+            f"| {title(row)} | {own} | "
+            + " | ".join(f"{row['ratios'][p]:.2f}" if p in row["ratios"] else "" for p in peers)
+            + " |"
+        )
+    return lines + ["(peers: their time by keyfold's, lower quartile of the rounds; above 1, keyfold is faster)"]
 
 
 def write_json(path: str, rows: list[Row]) -> None:

@@ -11,8 +11,8 @@ from typing import Any, Callable
 
 from . import formulas
 from .cases import Case
-from .operation import WIDTH, Call, LeftOut, Maker, Operation, compiled, needs_cuda, needs_torch
-from .place import Place, importable
+from .operation import WIDTH, Call, LeftOut, Maker, Operation, compiled, needs_library, needs_torch
+from .place import Place
 
 BLOCK = 32  # values of a block of q4_0 and q8_0
 SCALE = 0.01  # of random quantised weights
@@ -20,14 +20,6 @@ SCALE = 0.01  # of random quantised weights
 
 def no_flops(case: Case) -> float:
     return 0.0
-
-
-def library(place: Place, name: str) -> Any:
-    needs_cuda(place)
-    module = importable(name)
-    if module is None:
-        raise LeftOut(f"{name.partition('.')[0]} cannot be imported")
-    return module
 
 
 def by_numpy(arguments: Callable[[Any], tuple[Any, ...]], formula: Callable[..., Any]) -> Maker:
@@ -96,7 +88,7 @@ def rmsnorm_keyfold(kf: Any, case: Case, place: Place, x: Any) -> Call:
 
 def rmsnorm_flashinfer(case: Case, place: Place, x: Any) -> Call:
     """It writes over its inputs, so it has copies; both results are in them."""
-    norm = library(place, "flashinfer.norm")
+    norm = needs_library(place, "flashinfer", ".norm")
     y, s = x.x.clone(), x.residual.clone()
 
     def call() -> Any:
@@ -138,7 +130,7 @@ def swiglu_keyfold(kf: Any, case: Case, place: Place, x: Any) -> Call:
 
 def swiglu_flashinfer(case: Case, place: Place, x: Any) -> Call:
     """Its rows are [gate | up]."""
-    activation = library(place, "flashinfer.activation")
+    activation = needs_library(place, "flashinfer", ".activation")
     packed = place.torch.cat((x.gate, x.up), -1)
     return lambda: activation.silu_and_mul(packed)
 

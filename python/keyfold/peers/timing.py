@@ -21,8 +21,8 @@ PIECE_US = (
 )
 GRAPH_NODES = 2000  # calls in one graph, at most
 # A call that takes the device less than this is timed by graph replay, on all sides: a call of a peer costs 10 to 110 us of
-# Python, and below that the queue runs empty and Python is what is measured.
-GRAPH_BELOW_US = 200.0
+# Python, several kernels in a row up to 400, and below that the queue runs empty and Python is what is measured.
+GRAPH_BELOW_US = 1000.0
 ESTIMATE_CALLS = 8
 WARM_UP = 2  # rounds that are not counted
 
@@ -60,7 +60,7 @@ class Timer:
             call()
         self.place.finish()
         whole = (time.perf_counter() - begin) * 1e6 / len(few)
-        if self.place.device == "cpu" or whole > 100 * GRAPH_BELOW_US:
+        if self.place.device == "cpu" or whole > 20 * GRAPH_BELOW_US:
             return whole
         try:
             replay = self.by_graph(few, 1)
