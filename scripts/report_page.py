@@ -33,6 +33,8 @@ TITLES = {
     "h200/peers-rows.json": ("Norms, activations, softmax, append", "Bytes that must move, a second."),
     "h200/peers-linear.json": ("Linear layers", "read: a kernel that only reads the same bytes; shape N x K."),
     "h200/peers-rope.json": ("Attention that rotates at load", ""),
+    "h200/peers-rope-decode.json": ("Decode that rotates queries and keys at load", "The cache holds keys as they were projected."),
+    "h200/peers-fp32.json": ("Prefill in fp32", "Useful operations a second; efficient is torch's memory-efficient backend."),
     "h200/bench.json": ("keyfold bench on the GPU", "Share of the machine's own ceilings."),
     "h200/studies/triton_flash_attention.json": ("Study: FlashAttention-2 in Triton", ""),
     "h200/studies/triton_decode.json": ("Study: split decode in Triton", "The sweep over G, the number of splits."),
@@ -65,7 +67,7 @@ TITLES = {
 }
 COLOURS = {
     "keyfold": "#c0392b", "unchanged": "#c0392b", "triton": "#8e44ad", "cudnn": "#27ae60", "flash2": "#2980b9", "efficient": "#16a085",
-    "sdpa": "#7f8c8d", "compile": "#d68910", "eager": "#95a5a6", "flashinfer": "#d35400", "fa4": "#34495e", "naive": "#95a5a6",
+    "sdpa": "#7f8c8d", "compile": "#d68910", "eager": "#95a5a6", "flashinfer": "#d35400", "flashinfer_tc": "#e59866", "fa4": "#34495e", "naive": "#95a5a6",
     "torch": "#2980b9", "read": "#bdc3c7", "read_dependent": "#a6b1b8", "llama_cpp": "#2980b9",
 }  # fmt: skip
 OTHERS = ["#2c7a7b", "#805ad5", "#b7791f", "#4a5568", "#9b2c2c", "#2b6cb0", "#276749", "#97266d"]

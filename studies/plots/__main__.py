@@ -26,6 +26,7 @@ COLOURS = {
     "compile": "#f39c12",
     "eager": "#bdc3c7",
     "flashinfer": "#d35400",
+    "flashinfer_tc": "#e59866",
     "fa4": "#2c3e50",
     "naive": "#95a5a6",
 }

@@ -111,7 +111,10 @@ def main(given: Optional[list[str]] = None) -> int:
         raise SystemExit("keyfold.peers: --asked needs --reports FOLDER")
     if options.asked and options.rounds == 0:
         return print_asked(Path(options.reports))
-    place = Place(options.device, options.seed)
+    try:
+        place = Place(options.device, options.seed)
+    except ValueError as reason:
+        raise SystemExit(f"keyfold.peers: {reason}") from None
     builds = {}
     for library in options.library:
         name, _, path = library.partition("=")
