@@ -33,17 +33,35 @@ TITLES = {
     "h200/peers-rows.json": ("Norms, activations, softmax, append", "Bytes that must move, a second."),
     "h200/peers-linear.json": ("Linear layers", "read: a kernel that only reads the same bytes; shape N x K."),
     "h200/peers-rope.json": ("Attention that rotates at load", ""),
-    "h200/peers-rope-decode.json": ("Decode that rotates queries and keys at load", "The cache holds keys as they were projected."),
-    "h200/peers-fp32.json": ("Prefill in fp32", "Useful operations a second; efficient is torch's memory-efficient backend."),
+    "h200/peers-rope-decode.json": (
+        "Decode that rotates queries and keys at load",
+        "The cache holds keys as they were projected.",
+    ),
+    "h200/peers-fp32.json": (
+        "Prefill in fp32",
+        "Useful operations a second; efficient is torch's memory-efficient backend.",
+    ),
     "h200/bench.json": ("keyfold bench on the GPU", "Share of the machine's own ceilings."),
     "h200/studies/triton_flash_attention.json": ("Study: FlashAttention-2 in Triton", ""),
     "h200/studies/triton_decode.json": ("Study: split decode in Triton", "The sweep over G, the number of splits."),
     "h200/studies/cuda_graph_decode.json": ("Study: a decode step as a CUDA graph", "Tokens a second of one stream."),
-    "h200/studies/cuda_graph_text.json": ("Study: the same text on both sides", "SmolLM2's tokens in torch and in keyfold."),
+    "h200/studies/cuda_graph_text.json": (
+        "Study: the same text on both sides",
+        "SmolLM2's tokens in torch and in keyfold.",
+    ),
     "h200/decode-ways.json": ("Ways of merging decode's splits", "Experiments behind docs/03."),
-    "h200/studies/online_softmax.json": ("Study: softmax in Triton", "One row a program, long rows by the online loop."),
-    "h200/studies/flashinfer_walkthrough.json": ("Study: FlashInfer, step by step", "What each step of the walkthrough found."),
-    "h200/studies/flashinfer_walkthrough_first.json": ("Study: FlashInfer, its first run", "With nothing compiled before."),
+    "h200/studies/online_softmax.json": (
+        "Study: softmax in Triton",
+        "One row a program, long rows by the online loop.",
+    ),
+    "h200/studies/flashinfer_walkthrough.json": (
+        "Study: FlashInfer, step by step",
+        "What each step of the walkthrough found.",
+    ),
+    "h200/studies/flashinfer_walkthrough_first.json": (
+        "Study: FlashInfer, its first run",
+        "With nothing compiled before.",
+    ),
     "h200/studies/lineage.json": (
         "Study: what each refinement is worth",
         "Time with one refinement taken back, over the kernel as it is.",
@@ -316,9 +334,15 @@ def of_tokens(rows):
     if all("ways" in row for row in rows):
         keys = ("tokens_per_s", "step_us", "replay_us", "kernels", "kernel_us", "share_of_limit")
         body = [
-            [label(row), name] + [number(way.get(key)) for key in keys] for row in rows for name, way in row["ways"].items()
+            [label(row), name] + [number(way.get(key)) for key in keys]
+            for row in rows
+            for name, way in row["ways"].items()
         ]
-        return [plot], ["model", "way", "tokens/s", "step, µs", "replay, µs", "kernels", "their time, µs", "of the limit"], body
+        return (
+            [plot],
+            ["model", "way", "tokens/s", "step, µs", "replay, µs", "kernels", "their time, µs", "of the limit"],
+            body,
+        )
     names = list(dict.fromkeys(name for _, values in groups for name in values))
     body = [[name] + [number(values.get(key)) for key in names] for name, values in groups]
     return [plot], ["model"] + names, body
@@ -522,7 +546,11 @@ def glance():
         groups = [
             (
                 label(row).removesuffix(" causal"),
-                {key: rate(row)[0] / us for key, us in row["times_us"].items() if us and key in ("keyfold", "cudnn", "flash2")},
+                {
+                    key: rate(row)[0] / us
+                    for key, us in row["times_us"].items()
+                    if us and key in ("keyfold", "cudnn", "flash2")
+                },
             )
             for row in rows
         ]

@@ -113,8 +113,8 @@ def main(given: Optional[list[str]] = None) -> int:
         return print_asked(Path(options.reports))
     try:
         place = Place(options.device, options.seed)
-    except ValueError as reason:
-        raise SystemExit(f"keyfold.peers: {reason}") from None
+    except ValueError as refusal:
+        raise SystemExit(f"keyfold.peers: {refusal}") from None
     builds = {}
     for library in options.library:
         name, _, path = library.partition("=")
