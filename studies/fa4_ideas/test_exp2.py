@@ -20,6 +20,7 @@ def test_the_cubic_is_equioscillating_and_far_under_bf16s_own_error():
     assert exp2.study(3)["bf16_largest_error"] < 1.02 * exp2.study(3)["bf16_rounding_alone"]
 
 
+@pytest.mark.skipif(not REPORT.exists(), reason=f"no report here: reports/zen4/{REPORT.name}")
 def test_the_report_is_what_the_program_finds():
     for row in json.loads(REPORT.read_text())["rows"]:
         for name, value in exp2.study(row["degree"]).items():

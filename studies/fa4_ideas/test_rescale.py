@@ -42,6 +42,7 @@ def test_tile_maxima_are_those_of_causal_scores_in_powers_of_two():
             assert torch.allclose(rescale.tile_maxima(q, k)[:, row, tile], want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(not REPORT.exists(), reason=f"no report here: reports/zen4/{REPORT.name}")
 def test_the_reports_shares_are_its_counts():
     for row in json.loads(REPORT.read_text())["rows"]:
         assert row["share"] == pytest.approx(row["rescales"] / row["steps"])
