@@ -146,7 +146,7 @@ def profile(names, ncu, limit, metrics):
     with subprocess.Popen(["timeout", "-s", "INT", str(limit), *command], stdout=subprocess.PIPE, text=True) as child:
         text = child.stdout.read()
     made = [json.loads(line) for line in text.splitlines() if line.startswith('{"kernel"')]
-    print("\n".join(line for line in text.splitlines() if line.startswith(("left out", "=="))), flush=True)
+    print("\n".join(line for line in text.splitlines() if line.startswith(("left out", "==ERROR", "==WARN"))), flush=True)
     table = [line for line in text.splitlines() if line.startswith('"')]
     launches = list(csv.DictReader(io.StringIO("\n".join(table))))[1:]  # the first row has the units
     return [reduced(call, group) for call, group in zip(made, grouped(launches))]
