@@ -30,3 +30,14 @@ def test_a_plan_holds_for_its_lengths_alone(gpu, keyfold):
     assert found["difference with the plan of these lengths"] < BOUND and found["planned again"] < BOUND
     assert found["a key more each, old plan"] > BOUND
     assert found["the same plan, another layer's pages"] < BOUND
+
+
+def test_the_workspace_holds_the_parts(gpu, keyfold):
+    """Where sequences are cut it is written, and too small a one is refused by plan; where none is cut it stays as it was."""
+    found = walkthrough.workspace(flashinfer)
+    one, many = found["one sequence of 8192 keys"], found["256 sequences of 64 keys"]
+    part = found["bytes of a part: heads x (D + 1) x 4"]
+    assert one["bytes after plan"] == many["bytes after plan"] == many["bytes after run"] == 0
+    assert one["bytes after run"] > part and one["smallest that plan takes, KiB"] << 10 >= 2 * part
+    assert "overflow" in one["a smaller one"] and one["difference with that"] < BOUND
+    assert many["difference with that"] < BOUND

@@ -231,13 +231,32 @@ def stale(library):
     }
 
 
+def smallest(library, cache):
+    """The smallest float workspace, in KiB, that plan takes for these lengths, and what a smaller one is told."""
+
+    def refusal(kib):
+        try:
+            plan(decoder(library, torch.empty(kib << 10, dtype=torch.uint8, device="cuda")), cache)
+            return ""
+        except Exception as error:
+            return " ".join(str(error).split())[:160]
+
+    refused, taken, said = 0, WORKSPACE >> 10, ""
+    while taken - refused > 1:
+        middle = (refused + taken) // 2
+        answer = refusal(middle)
+        refused, taken, said = (middle, taken, answer) if answer else (refused, middle, said)
+    return taken, said
+
+
 def workspace(library):
-    """The bytes of the float workspace that a run writes: an output and an LSE for each part of a sequence."""
-    found = {}
+    """The bytes of the float workspace that a run writes: an output and an LSE for each part of a sequence; the smallest that plan takes."""
+    found = {"bytes of a part: heads x (D + 1) x 4": H * (D + 1) * 4}
     for name, lengths in (
         ("one sequence of 8192 keys", [8192]),
         ("64 sequences of 512 keys", [512] * 64),
         ("256 sequences of 64 keys", [64] * 256),
+        ("256 sequences of 8192 keys", [8192] * 256),
     ):
         cache = Cache(lengths)
         memory = torch.full((WORKSPACE,), 0xAB, dtype=torch.uint8, device="cuda")
@@ -248,14 +267,13 @@ def workspace(library):
         wrapper.run(q, (cache.k, cache.v))
         torch.cuda.synchronize()
         ran = int((memory != 0xAB).sum())
-        found[name] = {"bytes after plan": planned, "bytes after run": ran, "of it for a split: heads x (D + 1) x 4": H * (D + 1) * 4,
+        kib, said = smallest(library, cache)
+        wrapper = decoder(library, torch.empty(kib << 10, dtype=torch.uint8, device="cuda"))
+        plan(wrapper, cache)
+        error = off(wrapper.run(q, (cache.k, cache.v)), ours(cache, q)[0])
+        found[name] = {"bytes after plan": planned, "bytes after run": ran, "smallest that plan takes, KiB": kib,
+                       "difference with that": error, "a smaller one": said or "the least that was tried",
                        "run, us": median_us(lambda: wrapper.run(q, (cache.k, cache.v)))}  # fmt: skip  # noqa: B023
-    small = decoder(library, torch.empty(1 << 10, dtype=torch.uint8, device="cuda"))
-    try:
-        plan(small, Cache([8192]))
-        found["a workspace of 1 KiB"] = "plan took it"
-    except Exception as error:
-        found["a workspace of 1 KiB"] = f"plan refuses: {' '.join(str(error).split())[:160]}"
     return found
 
 
