@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COLOURS = {
     "keyfold": "#c0392b",
     "triton": "#8e44ad",
+    "gluon": "#c39bd3",
     "cudnn": "#27ae60",
     "flash2": "#2980b9",
     "efficient": "#16a085",

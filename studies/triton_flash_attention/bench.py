@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the Triton kernel beside torch's SDPA (its choice, its flash backend, cuDNN) and keyfold's CUDA kernel, and prints
-what the tuner chose and why.
+"""Times the Triton kernel, and the one for warp groups in Gluon, beside torch's SDPA (its choice, its flash backend, cuDNN)
+and keyfold's CUDA kernel, and prints what the tuner chose and why.
 
     python -m studies.triton_flash_attention.bench --json reports/h200/studies/triton_flash_attention.json
 """
@@ -11,6 +11,7 @@ from keyfold.peers import Case, measure, report
 
 from ..benching import begin
 from . import forward as study
+from . import warpgroups
 
 SHAPES = [
     (2, 16, 4096, 64),
@@ -28,6 +29,17 @@ def triton_call(case, place, x):
 
     def call():
         study.forward(x.q, x.k, x.v, causal=case.causal, out=o, lse=lse)
+        return o
+
+    return call
+
+
+def gluon_call(case, place, x):
+    lse = place.torch.empty(x.q.shape[:3], dtype=place.torch.float32, device=x.q.device)
+    o = place.torch.full_like(x.q, float("nan"))
+
+    def call():
+        warpgroups.forward(x.q, x.k, x.v, causal=case.causal, out=o, lse=lse)
         return o
 
     return call
@@ -57,15 +69,15 @@ def occupied(row):
 
 def main():
     options, place, source = begin("studies.triton_flash_attention.bench", "sdpa,flash2,cudnn", "--plot", "--match")
-    rows = []
+    rows, kernels = [], {"triton": triton_call}
+    if place.torch.cuda.get_device_capability()[0] == 9:
+        kernels["gluon"] = gluon_call
     for B, H, N, D in SHAPES:
         for causal in (True, False):
             case = Case("attention", (B, H, H, N, N, D), "bf16", causal)
             if options.match not in case.title:
                 continue
-            row = measure(
-                case, place, peers=options.peers.split(","), extra={"triton": triton_call}, count=options.rounds
-            )
+            row = measure(case, place, peers=options.peers.split(","), extra=kernels, count=options.rounds)
             row = {**row, "tuning": tuning(), **source}
             triton_us = row["times_us"].get("triton")
             row["triton_speed"] = (

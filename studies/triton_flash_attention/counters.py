@@ -57,8 +57,9 @@ def of_triton(q, k, v, causal):
 
     for tile in TILES[q.shape[-1]]:
         blocks = dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), tile))
-        yield "x".join(map(str, tile[:2])) + f", {tile[2]} warps, {tile[3]} stages", functools.partial(
-            forward, q, k, v, causal=causal, blocks=blocks
+        yield (
+            "x".join(map(str, tile[:2])) + f", {tile[2]} warps, {tile[3]} stages",
+            functools.partial(forward, q, k, v, causal=causal, blocks=blocks),
         )
 
 
@@ -73,8 +74,9 @@ def of_warpgroups(q, k, v, causal):
     from .warpgroups import forward
 
     for block_n, stages in WARPGROUPS.get(q.shape[-1], []):
-        yield f"128x{block_n}, {stages} stages", functools.partial(
-            forward, q, k, v, causal=causal, block_n=block_n, stages=stages
+        yield (
+            f"128x{block_n}, {stages} stages",
+            functools.partial(forward, q, k, v, causal=causal, block_n=block_n, stages=stages),
         )
 
 
@@ -146,7 +148,9 @@ def profile(names, ncu, limit, metrics):
     with subprocess.Popen(["timeout", "-s", "INT", str(limit), *command], stdout=subprocess.PIPE, text=True) as child:
         text = child.stdout.read()
     made = [json.loads(line) for line in text.splitlines() if line.startswith('{"kernel"')]
-    print("\n".join(line for line in text.splitlines() if line.startswith(("left out", "==ERROR", "==WARN"))), flush=True)
+    print(
+        "\n".join(line for line in text.splitlines() if line.startswith(("left out", "==ERROR", "==WARN"))), flush=True
+    )
     table = [line for line in text.splitlines() if line.startswith('"')]
     launches = list(csv.DictReader(io.StringIO("\n".join(table))))[1:]  # the first row has the units
     return [reduced(call, group) for call, group in zip(made, grouped(launches))]

@@ -133,6 +133,34 @@ def blooms_slopes(n):
     return slopes
 
 
+def test_window_is_that_of_transformers_mistral(device, dtypes):
+    """The mask that transformers gives Mistral's attention, in scaled_dot_product_attention."""
+    masks = pytest.importorskip("transformers.masking_utils", reason="transformers is not installed")
+    N, W = 40, 7
+    q, k, v = random(device, dtypes[-1], 1, 4, 2, N, N, 16)
+    i, j = torch.arange(N, device=device)[:, None], torch.arange(N, device=device)[None, :]
+    visible = masks.sliding_window_overlay(W)(0, 0, i, j) & masks.causal_mask_function(0, 0, i, j)
+    theirs = torch.nn.functional.scaled_dot_product_attention(
+        q.float(), k.float(), v.float(), attn_mask=visible, enable_gqa=True
+    )
+    o, _ = run(device, q, k, v, causal=True, window=W)
+    torch.testing.assert_close(o.float(), theirs, atol=reference.SEEDS_TOLERANCE, rtol=reference.SEEDS_TOLERANCE)
+
+
+@pytest.mark.parametrize("heads", [4, 6])
+def test_alibi_is_that_of_transformers_bloom(device, dtypes, heads):
+    """BLOOM's own build_alibi_tensor, in fp32, added to causal scores."""
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom", reason="transformers is not installed")
+    N = 48
+    q, k, v = random(device, dtypes[-1], 1, heads, heads, N, N, 16)
+    bias = bloom.build_alibi_tensor(torch.ones(1, N, device=device), heads, torch.float32).view(1, heads, 1, N)
+    bias = bias.masked_fill(reference.hidden_pairs(N, N, True, 0, device), -math.inf)
+    theirs = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=bias)
+    slopes = torch.tensor(reference.alibi_slopes(heads), device=device)
+    o, _ = run(device, q, k, v, causal=True, slopes=slopes)
+    torch.testing.assert_close(o.float(), theirs, atol=reference.SEEDS_TOLERANCE, rtol=reference.SEEDS_TOLERANCE)
+
+
 def test_strides(device, dtypes):
     """[B, N, H, D] as models hold it, and keys that are a slice of a longer cache."""
     B, H, N, D = 2, 2, 24, 16

@@ -28,7 +28,9 @@ def made(B, H, Hkv, Nq, Nk, D):
 SHAPES = [(1, 1, 1, 128, 128), (1, 2, 1, 256, 256), (2, 4, 2, 384, 384), (1, 3, 3, 1024, 1024), (1, 2, 2, 128, 1152)]
 
 
-@pytest.mark.parametrize("D,block_n,stages", [(64, 128, 2), (64, 128, 4), (64, 64, 3), (128, 128, 2), (128, 64, 4), (256, 64, 2)])
+@pytest.mark.parametrize(
+    "D,block_n,stages", [(64, 128, 2), (64, 128, 4), (64, 64, 3), (128, 128, 2), (128, 64, 4), (256, 64, 2)]
+)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_warp_groups(hopper, shape, causal, D, block_n, stages):

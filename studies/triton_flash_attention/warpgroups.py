@@ -160,7 +160,9 @@ def forward(q, k, v, *, causal=False, block_n=0, stages=2, out=None, lse=None):
     Hkv, Nk = k.shape[1], k.shape[2]
     block_n = block_n or (64 if D == 256 else 128)
     if Nq % 128 or Nk % block_n or (causal and Nq != Nk) or not all(t.is_contiguous() for t in (q, k, v)):
-        raise ValueError(f"Nq = {Nq}, Nk = {Nk}: no multiples of 128 and {block_n}, unequal under a causal mask, or strided")
+        raise ValueError(
+            f"Nq = {Nq}, Nk = {Nk}: no multiples of 128 and {block_n}, unequal under a causal mask, or strided"
+        )
     o = torch.empty_like(q) if out is None else out
     lse = torch.empty((B, H, Nq), dtype=torch.float32, device=q.device) if lse is None else lse
 
