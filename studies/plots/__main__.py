@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws every table of reports/h200 that keyfold.peers or a study wrote, as SVG and PNG, with unit, machine and commit:
+"""Draws every table that keyfold.peers or a study wrote, as SVG and PNG, with unit, machine and commit:
 
     python -m studies.plots [--reports reports/h200] [--out reports/h200/plots]
 
 A file is an array of rows. What a row has decides what is drawn of it: times of several implementations (bars of useful work a
-second, or of microseconds), a sweep over the number of splits (lines), tokens a second (bars).
+second, or of microseconds), a sweep over the number of splits (lines), tokens a second (bars), counters of a launch (points), what
+FlashInfer's walkthrough found (bars). What fa4_ideas computed lies under reports/zen4 and is drawn with them.
 """
 
 import argparse
@@ -128,6 +129,84 @@ def draw_tokens(pyplot, rows):
     return figure
 
 
+def draw_counters(pyplot, rows):
+    """A point a launch: tensor pipe across, the SM's busiest unit upwards; the lines are what the seeds ask for."""
+    figure, axes = pyplot.subplots(figsize=(9, 7))
+    markers = {32: "v", 64: "o", 128: "s", 256: "D"}
+    for name in dict.fromkeys(row["kernel"] for row in rows):
+        for D, marker in markers.items():
+            some = [row for row in rows if row["kernel"] == name and row["shape"][3] == D]
+            colour = COLOURS.get(name.split(",")[0], "#34495e") if name != "triton, warp_specialize" else "#e84393"
+            axes.scatter(
+                [row["tensor"] for row in some], [row["sm"] for row in some], s=28, marker=marker, alpha=0.8,
+                color=colour, label=f"{name}, D = {D}" if some else None,
+            )  # fmt: skip
+    axes.axhline(70, color="#c0392b", linewidth=0.8, linestyle="--")
+    axes.axvline(50, color="#c0392b", linewidth=0.8, linestyle="--")
+    axes.set_xlabel("tensor pipe, % of its peak over the launch's whole time")
+    axes.set_ylabel("SM throughput (its busiest unit), %")
+    axes.set_title(f"Nsight Compute: every kernel, shape and tile\n{origin(rows)}", fontsize=9)
+    axes.legend(fontsize=6, loc="lower right", ncols=2)
+    axes.grid(True, linewidth=0.3)
+    return figure
+
+
+def draw_walkthrough(pyplot, rows):
+    """What each experiment found, as bars: times of plan and run, modules, differences, the workspace's bytes."""
+    found = {row["step"]: row["found"] for row in rows}
+    panels = [
+        ("plan and run, later calls, us", {f"{step}: {what}": found[step][f"{what}, later, us"]
+                                           for step in ("decode", "prefill") if step in found for what in ("plan", "run")}),
+        ("decode modules after a change", {name: value["modules"] for name, value in found.get("compiled", {}).items()
+                                           if isinstance(value, dict)}),
+        ("relative difference from keyfold", found.get("stale", {})),
+        ("bytes of the workspace that a run writes", {name: value["bytes after run"] for name, value in
+                                                      found.get("workspace", {}).items() if isinstance(value, dict)}),
+    ]  # fmt: skip
+    figure, axes = pyplot.subplots(4, 1, figsize=(9, 9))
+    for place, (title, values) in zip(axes, panels):
+        place.barh(list(values), list(values.values()), color=COLOURS["flashinfer"])
+        place.bar_label(place.containers[0], fmt=" %.4g", fontsize=7)
+        place.invert_yaxis()
+        place.tick_params(labelsize=7)
+        place.margins(x=0.1)
+        place.set_title(title, fontsize=8)
+    figure.suptitle(f"FlashInfer, step by step\n{origin(rows)}", fontsize=9)
+    return figure
+
+
+def draw_exp2(pyplot, rows):
+    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    degrees = [row["degree"] for row in rows]
+    axes.plot(degrees, [row["largest_error"] for row in rows], marker="o", label="the polynomial, fp32")
+    axes.plot(degrees, [row["bf16_largest_error"] for row in rows], marker="s", label="rounded to bf16")
+    axes.axhline(rows[0]["bf16_rounding_alone"], linestyle="--", color="#7f8c8d", label="bf16's rounding alone")
+    axes.set_yscale("log")
+    axes.set_xticks(degrees)
+    axes.set_xlabel("degree")
+    axes.set_ylabel("largest relative error over [0, 1)")
+    axes.set_title(f"exp2 by a polynomial\n{origin(rows)}", fontsize=9)
+    axes.legend(fontsize=8)
+    return figure
+
+
+def draw_rescale(pyplot, rows):
+    """Share of the steps at which an origin moves, by threshold, a line for each walk and group of rows."""
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    for key in dict.fromkeys((row["scores"], row["order"], row["rows_together"]) for row in rows):
+        some = [row for row in rows if (row["scores"], row["order"], row["rows_together"]) == key]
+        tiles = dict.fromkeys(row["keys_of_a_tile"] for row in some)
+        for tile in tiles:
+            points = sorted((row["threshold"], 100 * row["share"]) for row in some if row["keys_of_a_tile"] == tile)
+            axes.plot([t for t, _ in points], [share for _, share in points], marker="o", markersize=3, linewidth=0.9,
+                      label=f"{key[0]}, {key[1]}, {key[2]} rows, {tile} keys")  # fmt: skip
+    axes.set_xlabel("threshold, powers of two")
+    axes.set_ylabel("% of the steps that rescale")
+    axes.set_title(f"how often o is rescaled\n{origin(rows)}", fontsize=9)
+    axes.legend(fontsize=5, ncols=2)
+    return figure
+
+
 def figures(pyplot, name, rows):
     """(file stem, figure) of everything that a file's rows have."""
     for (op, unit), some in groups(rows).items():
@@ -135,17 +214,30 @@ def figures(pyplot, name, rows):
     swept = [row for row in rows if row.get("sweep_us")]
     if swept:
         yield f"{name}-sweep", draw_sweep(pyplot, swept)
+    for kind, draw, field in (
+        ("counters", draw_counters, "sm"),
+        ("steps", draw_walkthrough, "step"),
+        ("error", draw_exp2, "bf16_largest_error"),
+        ("share", draw_rescale, "rescales"),
+    ):
+        some = [row for row in rows if field in row]
+        if some:
+            yield f"{name}-{kind}", draw(pyplot, some)
     told = [row for row in rows if isinstance(row.get("tokens_per_s"), dict)]
     if told:
         yield f"{name}-tokens", draw_tokens(pyplot, told)
 
 
 def reports(folder):
-    """(name, rows) of every file under the folder that is such an array."""
-    for path in sorted(folder.rglob("*.json")):
+    """(name, rows) of every file under the folder that is such an array; of fa4_ideas' files in the folder beside it."""
+    for path in [*sorted(folder.rglob("*.json")), *sorted((folder.parent / "zen4").glob("fa4-*.json"))]:
         rows = json.loads(path.read_text())
+        if isinstance(rows, dict) and path.name.startswith("fa4-"):
+            source = {name: value for name, value in rows.items() if name != "rows"}
+            rows = [{**row, **source} for row in rows["rows"]]
         if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
-            yield "-".join(path.relative_to(folder).with_suffix("").parts), rows
+            inside = path.is_relative_to(folder)
+            yield "-".join(path.relative_to(folder).with_suffix("").parts) if inside else path.stem, rows
 
 
 def table(rows):

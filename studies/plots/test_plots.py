@@ -21,6 +21,28 @@ OLD = {
     "times_us": {"keyfold": 14.3},
 }
 TOKENS = {"op": "step", "model": "a model", "tokens_per_s": {"keyfold": 1000.0, "eager": 40.0}, **SOURCE}
+COUNTERS = {
+    "op": "ncu",
+    "kernel": "triton",
+    "shape": [1, 8, 4096, 64],
+    "causal": True,
+    "tensor": 40.0,
+    "sm": 50.0,
+    **SOURCE,
+}
+STEPS = [
+    {"op": "flashinfer", "step": step, "found": found, **SOURCE}
+    for step, found in {
+        "decode": {"plan, later, us": 300.0, "run, later, us": 30.0},
+        "compiled": {"modules before": 1, "a window": {"modules": 2}},
+        "stale": {"the old plan": 0.1},
+        "workspace": {"one sequence": {"bytes after run": 1000}},
+    }.items()
+]
+EXP2 = {
+    "rows": [{"degree": 3, "largest_error": 1e-4, "bf16_largest_error": 4e-3, "bf16_rounding_alone": 4e-3}],
+    **SOURCE,
+}
 
 
 def test_draws(tmp_path):
@@ -29,10 +51,15 @@ def test_draws(tmp_path):
     (reports / "studies").mkdir(parents=True)
     (reports / "studies" / "triton.json").write_text(json.dumps([ATTENTION, DECODE]))
     (reports / "steps.json").write_text(json.dumps([TOKENS]))
+    (reports / "counters.json").write_text(json.dumps([COUNTERS]))
+    (reports / "walk.json").write_text(json.dumps(STEPS))
+    (tmp_path / "zen4").mkdir()
+    (tmp_path / "zen4" / "fa4-exp2.json").write_text(json.dumps(EXP2))
     (reports / "other.json").write_text('{"not": "rows"}')
     assert main(["--reports", str(reports), "--out", str(out)]) == 0
     names = {path.name for path in out.iterdir()}
     stems = ["studies-triton-attention-tflop", "studies-triton-decode-tb", "studies-triton-sweep", "steps-tokens"]
+    stems += ["counters-counters", "walk-steps", "fa4-exp2-error"]
     assert names == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "png")}
     for path in out.glob("*.svg"):
         assert path.read_text().lstrip().startswith("<?xml")
