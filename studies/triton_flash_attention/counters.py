@@ -33,20 +33,22 @@ OTHERS = {
 }
 METRICS = ["breakdown:" + SM, SM, TENSOR, DRAM, *OTHERS.values()]
 
-SHAPES = [  # B, H, N, D
-    (4, 16, 4096, 32), (1, 16, 16384, 32),
-    (2, 16, 4096, 64), (2, 16, 16384, 64),
-    (4, 32, 4096, 128), (1, 16, 16384, 128),
-    (1, 8, 4096, 256), (1, 8, 16384, 256),
-]  # fmt: skip
+SHAPES = [  # B, H, N, D; causal or not
+    ((1, 16, 16384, 32), (False,)),
+    ((2, 16, 4096, 64), (True, False)),
+    ((2, 16, 16384, 64), (False,)),
+    ((4, 32, 4096, 128), (True, False)),
+    ((1, 16, 16384, 128), (True, False)),
+    ((1, 8, 16384, 256), (True, False)),
+]
 TILES = {  # of forward.py at each D: BLOCK_M, BLOCK_N, warps, stages
-    32: [(64, 64, 4, 3), (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2)],
-    64: [(64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2)],
+    32: [(64, 64, 4, 3), (128, 64, 4, 3)],
+    64: [(64, 64, 4, 3), (128, 64, 8, 3)],
     128: [(64, 64, 4, 2), (128, 64, 8, 3), (128, 128, 8, 3)],
-    256: [(64, 64, 4, 2), (128, 32, 8, 3), (128, 64, 8, 2)],
+    256: [(64, 64, 4, 2), (128, 64, 8, 2)],
 }
-ROLES = {32: [(128, 3)], 64: [(128, 2), (64, 3)], 128: [(128, 2), (64, 3)], 256: [(64, 1), (32, 2)]}  # BLOCK_N, stages
-WARPGROUPS = {64: [(128, 2), (128, 4)], 128: [(128, 2), (64, 4)], 256: [(64, 2)]}
+ROLES = {32: (128, 2), 64: (128, 2), 128: (128, 2), 256: (64, 1)}  # BLOCK_N, stages
+WARPGROUPS = {64: (128, 2), 128: (128, 2), 256: (64, 2)}
 
 
 # ----------------------------------------------------------------------------------------------------- calls of a kernel
@@ -66,14 +68,16 @@ def of_triton(q, k, v, causal):
 def of_roles(q, k, v, causal):
     from .roles import forward
 
-    for block_n, stages in ROLES[q.shape[-1]] if not causal else []:
+    if not causal:
+        block_n, stages = ROLES[q.shape[-1]]
         yield f"128x{block_n}, {stages} stages", functools.partial(forward, q, k, v, block_n=block_n, stages=stages)
 
 
 def of_warpgroups(q, k, v, causal):
     from .warpgroups import forward
 
-    for block_n, stages in WARPGROUPS.get(q.shape[-1], []):
+    if q.shape[-1] in WARPGROUPS:
+        block_n, stages = WARPGROUPS[q.shape[-1]]
         yield (
             f"128x{block_n}, {stages} stages",
             functools.partial(forward, q, k, v, causal=causal, block_n=block_n, stages=stages),
@@ -115,11 +119,11 @@ GROUPS = [  # each in a process of its own
 def calls(names):
     """Makes every call of these kernels; one line of JSON for each that was profiled, in order."""
     mark, profiler = torch.empty(1, device="cuda"), torch.cuda.cudart()
-    for shape in SHAPES:
+    for shape, masks in SHAPES:
         B, H, N, D = shape
         q, k, v = (torch.randn(B, H, N, D, device="cuda", dtype=torch.bfloat16) for _ in range(3))
         for name in names:
-            for causal in (False, True):
+            for causal in masks:
                 if name == "keyfold fp32" and N > 4096:
                     continue
                 for tile, call in KERNELS[name](q, k, v, causal):

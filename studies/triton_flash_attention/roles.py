@@ -6,7 +6,8 @@
 The loop is forward.py's, with its state, without a mask; what differs is `warp_specialize=True` and that tiles are fetched
 through tensor descriptors (TMA), which is what Triton 3.6 can split into roles on Hopper. It gives each computing warp
 group 64 of the 128 rows and a barrier for each place of a tile, so that the two need not go in step: one's exp2 runs
-beside the other's products. q, k, v contiguous, Nq a multiple of 128, Nk one of BLOCK_N.
+beside the other's products. q, k, v contiguous, Nq a multiple of 128, Nk one of BLOCK_N. At most two stages: with three the
+loop that Triton 3.6.0 makes of it left NaN in some rows on an H200.
 """
 
 import math
@@ -50,6 +51,8 @@ def forward(q, k, v, *, block_n, stages, out=None, lse=None):
     Hkv, Nk = k.shape[1], k.shape[2]
     if Nq % BLOCK_M or Nk % block_n or not all(t.is_contiguous() for t in (q, k, v)):
         raise ValueError(f"Nq = {Nq}, Nk = {Nk}: not multiples of {BLOCK_M} and {block_n}, or not contiguous")
+    if stages > 2:
+        raise ValueError(f"{stages} stages: at most 2")
     o = torch.empty_like(q) if out is None else out
     lse = torch.empty((B, H, Nq), dtype=torch.float32, device=q.device) if lse is None else lse
     # Triton keeps the descriptors that a program makes in global memory.
