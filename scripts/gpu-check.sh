@@ -5,11 +5,11 @@
 #   sh scripts/gpu-check.sh            every stage that has not been done yet
 #   sh scripts/gpu-check.sh STAGE...   these stages, done or not
 #
-# What a stage prints goes to reports/GPU/STAGE.txt, GPU being the device's name ("h200"). A stage that passed is not run again by
-# itself; one that failed or was interrupted is. Each has a time limit, in seconds, which LIMIT_STAGE=N sets (LIMIT_verify=3600). Other
-# settings: KEYFOLD (an existing command, which is taken in the place of building one), MUTANTS (a folder of programs, likewise, from
-# `tests/mutants.sh --cuda-build`), PROCESSES, OUT (the folder of the reports), COMMIT (where
-# this folder is no clone).
+# What a stage prints goes to reports/GPU/STAGE.txt, GPU being the device's name ("h200"). A stage that passed at this commit is not run
+# again by itself; one that failed or was interrupted is. Each has a time limit, in seconds, which LIMIT_STAGE=N sets (LIMIT_verify=3600).
+# Other settings: KEYFOLD (an existing command, which is taken in the place of building one), MUTANTS (a folder of programs, likewise, from
+# `tests/mutants.sh --cuda-build`), PROCESSES, OUT (the folder of the reports), COMMIT (where this folder is no clone). On a machine of
+# several GPUs CUDA_VISIBLE_DEVICES says which one is meant.
 #
 #   build      the library, the command, for this machine's architectures
 #   verify     every case against the oracle in every way of calling, one in sixteen fifty times, large shapes scaled down; on the device as it
@@ -19,16 +19,18 @@
 #   devices    where there are two: all on the second one while the first is current; tensors and streams of the other one
 #   memcheck racecheck initcheck synccheck    compute-sanitizer over the smallest case of each kernel; "verify" comes first
 #   mutants    kernels that are broken on purpose, one line at a time: verify must notice each
+#   python     the Python package's tests that need a device: beside torch's flash backend and eager; where there are two, both devices
 #   model      a model's logits against the CPU's, and what a token's step costs, with random weights in the shapes of three models
 #   bench      speed beside the device's ceilings
 #   peers      speed beside other libraries, and what was asked of it
-#   profile    Nsight Compute over prefill, decode and each fusion, and Triton's do_bench of the fusions
+#   dobench    Triton's do_bench of each fusion beside eager and torch.compile
+#   profile    Nsight Compute over prefill, decode and each fusion
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
 PROCESSES=${PROCESSES:-$(nproc 2>/dev/null || echo 4)}
 [ "$PROCESSES" -le 16 ] || PROCESSES=16
-stages="build verify large sequences devices memcheck racecheck initcheck synccheck mutants model bench peers profile"
+stages="build verify large sequences devices memcheck racecheck initcheck synccheck mutants python model bench peers dobench profile"
 
 command -v nvidia-smi >/dev/null || { echo "gpu-check: there is no nvidia-smi, so no GPU"; exit 1; }
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader -i 0 | sed 's/^NVIDIA //' | tr 'A-Z ' 'a-z-')
@@ -177,6 +179,17 @@ stage_mutants() {
     KEYFOLD_BUILD=$build timeout "$(limit_of mutants)" sh tests/mutants.sh "$@"
 }
 
+# with_python COMMAND...: where this build's library is found by the package
+with_python() {
+    library=$(cd "$build" && pwd)/libkeyfold.so
+    KEYFOLD_COMMIT=$commit KEYFOLD_LIBRARY=$library PYTHONPATH=python${PYTHONPATH:+:$PYTHONPATH} timeout "$(limit_of "$stage")" "$@"
+}
+
+stage_python() {
+    python3 -c 'import torch, pytest' 2>/dev/null || { echo "torch or pytest is not installed"; return 77; }
+    with_python python3 -m pytest -q -p no:cacheprovider --tb=short -rfs python/tests/test_cuda.py python/tests/test_devices.py
+}
+
 # Every row of a report says where it is from.
 stage_bench() {
     command="keyfold bench --backend cuda --seconds ${SECONDS_A_ROW:=0.5} --json"
@@ -188,14 +201,19 @@ stage_bench() {
     return "$status"
 }
 
-peers() {
-    library=$(cd "$build" && pwd)/libkeyfold.so
-    KEYFOLD_COMMIT=$commit KEYFOLD_LIBRARY=$library PYTHONPATH=python${PYTHONPATH:+:$PYTHONPATH} timeout "$(limit_of "$stage")" python3 -m keyfold.peers --device cuda "$@"
-}
-
 stage_peers() {
     python3 -c 'import torch' 2>/dev/null || { echo "torch is not installed"; return 77; }
-    peers --asked --reports "$out"
+    with_python python3 -m keyfold.peers --device cuda --asked --reports "$out"
+}
+
+# Plain calls, the cache cleared by writing; medians. A process for each operation: what one has printed is kept whatever the others do.
+stage_dobench() {
+    python3 -c 'import torch, triton' 2>/dev/null || { echo "torch or triton is not installed"; return 77; }
+    status=0
+    for op in rmsnorm swiglu softmax kv_append rope_attention; do
+        with_python python3 -m keyfold.peers --device cuda --op "$op" --peers eager,compile --timing none --do-bench || status=1
+    done
+    return "$status"
 }
 
 stage_profile() {
@@ -210,9 +228,6 @@ stage_profile() {
         # shellcheck disable=SC2086
         timeout "$(limit_of profile)" "$keyfold" profile $case || status=1
     done
-    python3 -c 'import triton' 2>/dev/null || return "$status"
-    echo "== Triton's do_bench (plain calls, the cache cleared by writing; medians)"
-    peers --op rmsnorm,swiglu,softmax,rope_attention,kv_append --peers eager,compile --timing none --do-bench || status=1
     return "$status"
 }
 
@@ -220,7 +235,7 @@ failed=0
 # shellcheck disable=SC2086,SC2048
 for stage in ${*:-$stages}; do
     case " $stages " in *" $stage "*) ;; *) echo "gpu-check: there is no stage $stage"; exit 2 ;; esac
-    if [ $# -eq 0 ] && [ -e "$work/done-$stage" ]; then
+    if [ $# -eq 0 ] && [ "$(cat "$work/done-$stage" 2>/dev/null)" = "$commit" ]; then
         echo "done before  $stage"
         continue
     fi
@@ -236,7 +251,7 @@ for stage in ${*:-$stages}; do
     cp "$work/$stage.log" "$out/$stage.txt"
     took="$(($(date +%s) - begin)) s"
     case $status in
-        0) echo "passed       $stage ($took): $out/$stage.txt"; : >"$work/done-$stage" ;;
+        0) echo "passed       $stage ($took): $out/$stage.txt"; echo "$commit" >"$work/done-$stage" ;;
         77) echo "skipped      $stage: $(tail -n 2 "$work/$stage.log" | head -n 1)" ;;
         *) tail -n 30 "$work/$stage.log"; echo "FAILED       $stage ($took): $out/$stage.txt"; failed=1 ;;
     esac

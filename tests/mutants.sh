@@ -7,17 +7,21 @@
 #   sh tests/mutants.sh --all        all of them
 #   sh tests/mutants.sh NAME ...     those
 #   sh tests/mutants.sh --cuda       the CUDA kernels': needs nvcc and a device
-#   sh tests/mutants.sh --cuda-build DIR, then, where the device is: sh tests/mutants.sh --cuda-run DIR
+#   sh tests/mutants.sh --cuda-build DIR [NAME ...], then, where the device is: sh tests/mutants.sh --cuda-run DIR [NAME ...]
 #
 # A mutant is a line at the end of this file: the file, a text that must stand in it exactly once, what to put there instead, and the
 # case of verify that must fail. Everything happens in a copy of the tree under BUILD/mutants (BUILD: KEYFOLD_BUILD, or build), compiled
 # with little optimisation. With 77 as exit status nothing could be run here.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-step=both keep=
+wanted=quick step=both keep=
 case ${1:-} in
-    --cuda-build | --cuda-run) step=${1#--cuda-} keep=${2:?the folder of the programs} ;;
+    --all) wanted=all && shift ;;
+    --quick) shift ;;
+    --cuda) wanted=cuda && shift ;;
+    --cuda-build | --cuda-run) wanted=cuda step=${1#--cuda-} keep=${2:?the folder of the programs} && shift 2 ;;
 esac
+asked=$*
 work=${KEYFOLD_BUILD:-build}/mutants
 mkdir -p "$work" "${keep:=$work/programs}" && work=$(cd "$work" && pwd) && keep=$(cd "$keep" && pwd) || exit 1
 tree=$work/tree
@@ -25,23 +29,16 @@ build=$work/build
 pristine=$work/pristine
 jobs=$(nproc 2>/dev/null || echo 2)
 under=
-asked=$*
-wanted=quick
-case ${1:-} in
-    --all) wanted=all asked= ;;
-    --quick) asked= ;;
-    --cuda*) wanted=cuda asked= ;;
-esac
 caught=0 missed=0
 
 say() { printf '%s\n' "$*"; }
 
 compile() { cmake --build "$build" --target keyfold_command -j "$jobs" >"$work/build.log" 2>&1; }
 
-# verify PROGRAM CASE
+# verify PROGRAM CASE LOG
 verify() {
     # shellcheck disable=SC2086
-    timeout 300 "$keep/$1" verify --quick $under --case "$2" >"$work/verify.log" 2>&1
+    timeout 300 "$keep/$1" verify --quick $under --case "$2" >"$3" 2>&1
 }
 
 # The device's architecture, and no other.
@@ -114,18 +111,29 @@ make_mutant() {
     [ "$made" = "$1" ]
 }
 
-# judge NAME CASE
+# judge NAME CASE: says what came of it
 judge() {
-    if ! verify pristine "$2"; then
-        wrong "$1" "$2 fails without the change, or is not there"
-    elif verify "$1" "$2"; then
+    if ! verify pristine "$2" "$work/$1.log"; then
+        say "WRONG    $1: $2 fails without the change, or is not there"
+    elif verify "$1" "$2" "$work/$1.log"; then
         say "MISSED   $1: $2 passes"
-        missed=$((missed + 1))
     else
-        say "caught   $1: $(grep -v '^ *$' "$work/verify.log" | sed -n 2p | sed 's/^ *//')"
-        caught=$((caught + 1))
+        say "caught   $1: $(grep -v '^ *$' "$work/$1.log" | sed -n 2p | sed 's/^ *//')"
     fi
-    [ "$step" = run ] || rm -f "$keep/$1"
+}
+
+# count SENTENCE: of judge
+count() {
+    say "$1"
+    case $1 in caught*) caught=$((caught + 1)) ;; *) missed=$((missed + 1)) ;; esac
+}
+
+# Of programs that are there, each is judged by a process of its own.
+judged=
+judge_all() {
+    for name in $judged; do judge "$name" "$(cat "$work/$name.case")" >"$work/$name.said" & done
+    wait
+    for name in $judged; do count "$(cat "$work/$name.said")"; done
 }
 
 # mutant quick|slow|cuda NAME FILE TEXT INSTEAD CASE [UNIT]
@@ -143,8 +151,12 @@ mutant() {
     fi
     if [ "$made" = "$2" ] && [ "$step" = build ]; then
         say "built    $2"
+    elif [ "$made" = "$2" ] && [ "$step" = run ]; then
+        judged="$judged $2"
+        say "$6" >"$work/$2.case"
     elif [ "$made" = "$2" ]; then
-        judge "$2" "$6"
+        count "$(judge "$2" "$6")"
+        rm -f "$keep/$2"
     fi
 }
 
@@ -326,5 +338,6 @@ if [ "$step" = build ]; then
     [ "$missed" -eq 0 ]
     exit
 fi
+judge_all
 say "mutants: $caught caught, $missed not"
 [ "$missed" -eq 0 ] && [ "$caught" -gt 0 ]

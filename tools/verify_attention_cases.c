@@ -180,9 +180,10 @@ static void size_cases(verify_run *run) {
     }
 }
 
-// On a device: each head dim with and without what the general kernels are for, in one row, a few, some, and as many as take a tile of 128
-// rows for each multiprocessor.
+// On a device: each head dim with and without what the general kernels are for, and RoPE, in one row, a few, some, and as many as take a
+// tile of 128 rows for each multiprocessor.
 static void tile_cases(verify_run *run) {
+    static const char *const KINDS[] = {"plain", "general", "rope", "rope-general"};
     static const struct {
         int64_t D, Dv;
     } DIMS[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
@@ -190,26 +191,30 @@ static void tile_cases(verify_run *run) {
         int64_t H, Hkv, Nq, Nk;
     } ROWS[] = {{4, 4, 1, 300}, {8, 2, 3, 300}, {2, 2, 70, 90}, {70, 70, 129, 40}};
     for (int n = 0; run->device && n < COUNT(DIMS) * COUNT(DTYPES) * COUNT(ROWS); n++) {
-        for (int general = 0; general < 2; general++) {
+        for (int kind = 0; kind < 4; kind++) {
             attention_case row = {.H = ROWS[n % COUNT(ROWS)].H, .Hkv = ROWS[n % COUNT(ROWS)].Hkv};
             row.Nq = ROWS[n % COUNT(ROWS)].Nq, row.Nk = ROWS[n % COUNT(ROWS)].Nk;
             row.D = DIMS[n / COUNT(ROWS) % COUNT(DIMS)].D, row.Dv = DIMS[n / COUNT(ROWS) % COUNT(DIMS)].Dv;
             set_dtypes(&row, &DTYPES[n / COUNT(ROWS) / COUNT(DIMS)]);
-            if (general) row.softcap = 10, row.with = MASK;
+            if (kind % 2) row.softcap = 10, row.with = MASK;
+            if (kind / 2) row.flags = ROPE, row.rope.pairing = n % 2 ? KF_ROPE_NEOX : KF_ROPE_GPTJ;
             verify_case(run, check_attention, &row, "attention/tile/%lldx%lld/%s/%lldx%lld/%s", (long long)row.D,
-                        (long long)row.Dv, row.q, (long long)row.H, (long long)row.Nq, general ? "general" : "plain");
+                        (long long)row.Dv, row.q, (long long)row.H, (long long)row.Nq, KINDS[kind]);
         }
     }
 }
 
 static void mix_cases(verify_run *run) {
     static const char *const NAMES[] = {"decode", "few", "many"};
-    for (int d = 0; d < COUNT(DTYPE_MIXES); d++) {
+    static const int64_t DIMS[] = {64, 128, 256};
+    for (int d = 0; d < COUNT(DTYPE_MIXES) * COUNT(DIMS); d++) {
         for (int s = 0; s < COUNT(NAMES); s++) {
             attention_case row = {.H = 4, .Hkv = 2, .Nq = s == 0 ? 1 : s == 1 ? 5 : 66, .Nk = 150, .flags = CAUSAL};
             row.layout = (verify_layout)((d + s) % VERIFY_LAYOUTS);
-            set_dtypes(&row, &DTYPE_MIXES[d]);
-            verify_case(run, check_attention, &row, "attention/dtypes/%s-%s-%s/%s", row.q, row.kv, row.o, NAMES[s]);
+            set_dtypes(&row, &DTYPE_MIXES[d % COUNT(DTYPE_MIXES)]);
+            row.D = DIMS[d / COUNT(DTYPE_MIXES)];
+            verify_case(run, check_attention, &row, "attention/dtypes/%s-%s-%s/%lld/%s", row.q, row.kv, row.o,
+                        (long long)row.D, NAMES[s]);
         }
     }
 }

@@ -173,7 +173,7 @@ static const struct hostile {
 } HOSTILE[] = {
     {"nan-row", nan_row}, {"zero-row", zero_row}, {"one-outlier", one_outlier}, {"tiny", tiny}, {"ties", ties}};
 
-static const char *const DTYPES[] = {"fp32", "fp16", "bf16"};
+static const char *const DTYPES[] = {"fp32", "fp16", "bf16"}; // as the dense weight types stand in VERIFY_WEIGHTS
 static const int64_t TOKENS[] = {1, 2, 3, 4, 5, 8, 17, 40};
 static const int64_t OUTPUTS[] = {64, 1, 33, 16, 7, 100, 48, 31, 130};
 static const int64_t BLOCKS[] = {1, 18, 3, 8, 2, 5}; // of 32 columns; for blocks of 256 a third of it
@@ -210,6 +210,11 @@ static void type_cases(verify_run *run, int type) {
     verify_case(run, check_linear, &row, "linear/%s/no-outputs", weight->name);
     row.T = 2, row.N = 576, row.K = 1536, row.packed = true;
     verify_case(run, check_linear, &row, "linear/%s/smollm2-down", weight->name);
+    if (weight->values == 1) { // and x of the weight's type
+        row.x = row.y = DTYPES[type];
+        verify_case(run, check_linear, &row, "linear/%s/smollm2-down-same", weight->name);
+        row.x = row.y = "fp32";
+    }
     row.T = 130, row.N = 3072;
     verify_case(run, check_linear, &row, "linear/large/%s", weight->name);
 }

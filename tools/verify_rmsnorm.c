@@ -107,6 +107,9 @@ static const char *const CASTS[] = {"end", "sum", "llama"};
 static const int64_t WIDTHS[] = {576, 32, 1, 64, 100, 255, 1027, 4096};
 // Rows that lie at multiples of 16 bytes, one step past each way of sharing a row among threads; the last are longer than any holds.
 static const int64_t ALIGNED[] = {8, 136, 264, 520, 1032, 2056, 4104, 8200, 16392, 32776, 65544, 131080};
+// Rows of several dtypes: of so many elements as a thread, a warp, and a block of threads with one, two and four pieces of 8 each have
+// room for, and of more.
+static const int64_t MIXED[] = {8, 500, 4000, 6001, 12000, 20011};
 
 // In the tables "x" stands for x's dtype.
 static void set_dtypes(rmsnorm_case *row, const char *x, const char *y) {
@@ -138,6 +141,13 @@ void verify_rmsnorm(verify_run *run) {
             set_dtypes(&row, DTYPES[d], DTYPES[d]);
             verify_case(run, check_rmsnorm, &row, "rmsnorm/aligned%s/%lld/%s", n % 2 ? "-in-place" : "",
                         (long long)row.n, row.x);
+        }
+        for (int n = 0; n < COUNT(MIXED); n++) {
+            rmsnorm_case row = {
+                .rows = {1, 3}, .n = MIXED[n], .residual = true, .sum = d ? "fp32" : "bf16", .weight = "x"};
+            row.cast = (n + d) % 3, row.eps = 1e-6f;
+            set_dtypes(&row, DTYPES[d], DTYPES[(d + 1) % 3]);
+            verify_case(run, check_rmsnorm, &row, "rmsnorm/mixed/%lld/%s", (long long)row.n, row.x);
         }
         for (int n = 0; n < 4; n++) { // on a device so many that blocks go from row to row
             rmsnorm_case row = {.rows = {1, !run->device ? 40

@@ -93,6 +93,11 @@ void verify_swiglu(verify_run *run) {
             verify_case(run, check_swiglu, &row, "swiglu/%s/%s-%s", row.name, row.x, row.y);
         }
     }
+    for (int d = 0; run->device && d < COUNT(DTYPES); d++) { // so many that a thread takes two chunks
+        swiglu_case row = {.rows = {1, d ? 8500 : 4250}, .n = 2056, .x = DTYPES[d], .y = DTYPES[d]};
+        if (d == 1) row.form = PACKED;
+        verify_case(run, check_swiglu, &row, "swiglu/many/%s", row.x);
+    }
     for (int64_t n = 0; n < run->random; n++) {
         uint64_t state = run->seed * 1000081 + (uint64_t)n;
         swiglu_case row = CASES[verify_random(&state) % 6];
