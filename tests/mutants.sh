@@ -25,7 +25,7 @@ asked=$*
 work=${KEYFOLD_BUILD:-build}/mutants
 mkdir -p "$work" "${keep:=$work/programs}" && work=$(cd "$work" && pwd) && keep=$(cd "$keep" && pwd) || exit 1
 tree=$work/tree
-build=$work/build
+build=$tree/build
 pristine=$work/pristine
 jobs=$(nproc 2>/dev/null || echo 2)
 under=
@@ -52,7 +52,7 @@ cuda_options() {
 prepare() {
     options=
     [ "$wanted" != cuda ] || options=$(cuda_options)
-    rm -rf "$work/tree" "$work/build" "$work/pristine"
+    rm -rf "$work/tree" "$work/pristine"
     mkdir -p "$tree"
     cp -pR CMakeLists.txt cmake include python src tools "$tree"/ || return 1
     # shellcheck disable=SC2086
