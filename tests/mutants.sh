@@ -329,6 +329,18 @@ mutant cuda cuda-append-capacity src/cuda/kv_append.cu \
 mutant cuda cuda-merge-states src/cuda/merge_states.cu \
     'sum[e] = fmaf(weight, v[e], sum[e]);' 'sum[e] += v[e];' \
     merge_states/two-parts
+mutant cuda cuda-embedding-scale src/cuda/embedding.cu \
+    'v[e] *= a.scale;' 'v[e] *= 1.0f;' \
+    embedding/q8_0
+mutant cuda cuda-decode-fp32 src/cuda/decode_fp32.cu \
+    'x.d[r] += weight;' 'x.d[r] = weight;' \
+    attention/decode
+mutant cuda cuda-prefill-fp32-parts src/cuda/prefill_fp32.cu \
+    'x.o[n][e] += fmaf(small[e], CUT, sum[e]);' 'x.o[n][e] += sum[e];' \
+    attention/size/300x500x64/fp32
+mutant cuda cuda-rotated-scale src/cuda/rotate_keys.cu \
+    '= kf_row_unscale(scales[row0 + lane]);' '= 1.0f;' \
+    attention/report/rope-small-keys
 mutant cuda cuda-linear-ring src/cuda/linear_stream.cuh \
     'if (++slot == a.ring) slot = 0;' 'if (++slot > a.ring) slot = 0;' \
     linear/bf16 src/cuda/linear_stream_dense.cu
