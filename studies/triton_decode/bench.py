@@ -59,7 +59,7 @@ NAIVE = {"naive": naive(PREFILL_TILE), "naive, tuned": naive(None)}
 
 
 def main():
-    options, place, source = begin("studies.triton_decode.bench", "cudnn,flash2,flashinfer", "--match")
+    options, place, source = begin("studies.triton_decode.bench", "cudnn,flash2,flashinfer,flashinfer_tc", "--match")
     rows = []
     for B, H, Hkv, N, D in SHAPES:
         case = Case("decode", (B, H, Hkv, 1, N, D), "bf16")
