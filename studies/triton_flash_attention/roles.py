@@ -29,7 +29,6 @@ def roles_kernel(Q, K, V, O, LSE, c, H, GROUP, Nq, Nk, D: tl.constexpr, BLOCK_M:
     q_tiles = tl.make_tensor_descriptor(Q + head * Nq * D, [Nq, D], [D, 1], [BLOCK_M, D])
     k_tiles = tl.make_tensor_descriptor(K + kv_head * Nk * D, [Nk, D], [D, 1], [BLOCK_N, D])
     v_tiles = tl.make_tensor_descriptor(V + kv_head * Nk * D, [Nk, D], [D, 1], [BLOCK_N, D])
-    o_tiles = tl.make_tensor_descriptor(O + head * Nq * D, [Nq, D], [D, 1], [BLOCK_M, D])
 
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     d = tl.zeros([BLOCK_M], tl.float32)
@@ -41,8 +40,9 @@ def roles_kernel(Q, K, V, O, LSE, c, H, GROUP, Nq, Nk, D: tl.constexpr, BLOCK_M:
         v = v_tiles.load([start, 0])
         m, d, o = state_add(m, d, o, s, c, v, False)
     o, lse = state_finish(m, d, o)
-    o_tiles.store([tile * BLOCK_M, 0], o.to(O.dtype.element_ty))
-    tl.store(LSE + head * Nq + tile * BLOCK_M + tl.arange(0, BLOCK_M), lse)
+    row = head * Nq + tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    tl.store(O + row[:, None] * D + tl.arange(0, D)[None, :], o.to(O.dtype.element_ty))
+    tl.store(LSE + row, lse)
 
 
 def forward(q, k, v, *, block_n, stages, out=None, lse=None):

@@ -43,7 +43,9 @@ def test_warp_groups(hopper, shape, causal, D, block_n, stages):
     reference.check(o, lse, q, k, v, causal)
 
 
-@pytest.mark.parametrize("D,block_n,stages", [(64, 128, 2), (64, 64, 2), (128, 128, 2), (128, 64, 2), (256, 64, 1)])
+@pytest.mark.parametrize(
+    "D,block_n,stages", [(64, 128, 2), (64, 64, 2), (128, 128, 2), (128, 64, 2), (256, 64, 1), (256, 64, 2)]
+)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_roles(hopper, shape, D, block_n, stages):
     q, k, v, o, lse = made(*shape, D)
