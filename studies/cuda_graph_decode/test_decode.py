@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from studies.cuda_graph_decode import gguf, models, table, text, trace  # noqa: E402
+from studies.cuda_graph_decode import bench, gguf, models, table, text, trace  # noqa: E402
 from studies.cuda_graph_decode.decode import WAYS, Decoder, common, margin  # noqa: E402
 
 TINY = models.Shape("tiny", 2, 64, 128, 4, 2, 16, 100, True, 10000.0)
@@ -163,6 +163,19 @@ def test_smollm2_says_the_same():
     assert Decoder(exact, 32).generate(ids, 12) == theirs
 
 
+def test_rows_of_another_part_stay(tmp_path):
+    path = tmp_path / "text.json"
+    ways = text.Rows(path, {"commit": "a"}, 4, ["ways"])
+    ways.add(True, way="graph", same=4)
+    ways.add(False, way="compile", same=3)
+    assert ways.bad == 0
+    both = text.Rows(path, {"commit": "b"}, 4, ["keyfold"])
+    both.add(True, dtype="fp32", same=3)
+    assert both.bad == 1
+    rows = json.loads(path.read_text())
+    assert [(row["commit"], row["same"]) for row in rows] == [("b", 3), ("a", 4), ("a", 3)]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_gives_the_same_tokens(gpu, way):
     model = lively(TINY, "cuda", torch.bfloat16)
@@ -197,6 +210,30 @@ def test_one_step_of_nsight():
     lines += [f'"{i}","{name}","{1000 * (i + 1):,}"' for i, name in enumerate(names)]
     assert trace.one_step("\n".join(lines)) == [("kf_embedding<1>", 2.0), ("kf_norm", 3.0), ("kf_linear<3>(int)", 4.0)]
     assert trace.one_step("\n".join(lines[:6])) is None
+
+
+def test_one_step_between_the_largest_kernels():
+    us = [9, 1, 2, 40, 3, 1, 2, 39, 3, 1, 2, 41, 3]
+    lines = ['"ID","Kernel Name","gpu__time_duration.sum"', '"","","us"']
+    lines += [f'"{i}","k{i}","{time}"' for i, time in enumerate(us)]
+    assert trace.step_between_largest("\n".join(lines)) == [("k8", 3.0), ("k9", 1.0), ("k10", 2.0), ("k11", 41.0)]
+    assert trace.step_between_largest("\n".join(lines[:7])) is None and trace.step_between_largest("no table") is None
+
+
+FAKE_LLAMA = """#!/bin/sh
+echo 'a word before'
+echo '[{"n_gen": 128, "samples_ns": [256000000, 128000000, 128000000], "build_commit": "b", "gpu_info": "g"},'
+echo '{"n_gen": 32, "samples_ns": [64000000], "build_commit": "b", "gpu_info": "g"}]'
+"""
+
+
+def test_llama_bench_is_read(tmp_path):
+    (tmp_path / "llama-bench").write_text(FAKE_LLAMA)
+    (tmp_path / "llama-bench").chmod(0o755)
+    found, reason = bench.measure_llama(str(tmp_path / "llama-bench"), "x.gguf", 2, "")
+    row = found["llama.cpp"]
+    assert reason is None and (row["step_us"], row["tokens"]) == (1000.0, 128)
+    assert row["by_tokens"] == {128: 1000.0, 32: 2000.0}
 
 
 def test_what_follows_from_the_times():

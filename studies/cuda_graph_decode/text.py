@@ -2,6 +2,7 @@
 """The same text from torch and from keyfold, of SmolLM2's own weights:
 
     python -m studies.cuda_graph_decode.text --model FILE.gguf --keyfold build/keyfold [--device cuda] --json FILE
+    ... --parts keyfold (1 and 2) or --parts ways (3), else both; rows of a part that is left out stay in the file
 
 1 in fp32 on both sides (torch: blocks to fp32; keyfold: the blocks themselves, fp32 activations and cache): the same
   tokens.
@@ -15,6 +16,8 @@ import argparse
 import json
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import torch
 
@@ -24,6 +27,7 @@ from keyfold.peers.report import commit, write_json
 from .decode import WAYS, Decoder, common, margin
 from .models import model_of_file
 
+PARTS = ["keyfold", "ways"]
 PROMPTS = [
     "The history of computing began",
     "Attention in C is a fold over keys. In other words,",
@@ -39,6 +43,11 @@ def keyfold_text(command, model, prompt, count, device, types):
     return found["prompt_ids"], found["ids"], found["text"]
 
 
+def prompt_ids(command, model, prompt):
+    what = ["tokenize", "-m", model, "-p", prompt, "--json"]
+    return json.loads(subprocess.run([command, *what], capture_output=True, text=True, check=True).stdout)
+
+
 def compare(exact, ids, mine, theirs):
     """Where two continuations part, and by how much the fp32 model prefers one there."""
     same = common(mine, theirs)
@@ -48,44 +57,75 @@ def compare(exact, ids, mine, theirs):
     return row
 
 
+class Rows:
+    """What was compared, in the file after each comparison; rows that another call made of other parts stay."""
+
+    def __init__(self, path, source, tokens, parts):
+        self.path, self.source, self.tokens, self.bad = path, source, tokens, 0
+        there = json.loads(Path(path).read_text()) if path and Path(path).exists() else []
+        self.kept = [row for row in there if part_of(row) not in parts]
+        self.rows = []
+
+    def add(self, must, **row):
+        self.bad += must and row["same"] < self.tokens
+        self.rows.append({"op": "text", **row, **self.source})
+        print(row, flush=True)
+        if self.path:
+            write_json(self.path, sorted([*self.kept, *self.rows], key=lambda row: PARTS.index(part_of(row))))
+
+
+def part_of(row):
+    return "ways" if "way" in row else "keyfold"
+
+
+def beside_keyfold(options, exact, rounded, rows):
+    decoders = {"fp32": Decoder(exact), "bf16": Decoder(rounded)}
+    types = {"fp32": ["--cache", "fp32"], "bf16": ["--weights", "bf16", "--rows", "bf16", "--cache", "bf16"]}
+    for prompt in PROMPTS:
+        for name, decoder in decoders.items():
+            ids, theirs, text = keyfold_text(
+                options.keyfold, options.model, prompt, options.tokens, options.device, types[name]
+            )
+            found = compare(exact, ids, decoder.generate(ids, options.tokens), theirs)
+            rows.add(name == "fp32", prompt=prompt, dtype=name, **found, text=text)
+
+
+def beside_eager(options, exact, rounded, rows):
+    """Of every prompt by every way; a way is made once, so a later prompt costs its steps alone."""
+    decoder = Decoder(rounded)
+    prompts = {prompt: prompt_ids(options.keyfold, options.model, prompt) for prompt in PROMPTS}
+    eager = {prompt: decoder.generate(ids, options.tokens) for prompt, ids in prompts.items()}
+    for way in WAYS[1:]:
+        start = time.perf_counter()
+        step = decoder.step(way)
+        for prompt, ids in prompts.items():
+            found = compare(exact, ids, decoder.generate(ids, options.tokens, step), eager[prompt])
+            rows.add(way == "graph", prompt=prompt, dtype="bf16", way=way, **found)
+        print(f"    {way}: {time.perf_counter() - start:.1f} s", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name, value in (("model", None), ("keyfold", "keyfold"), ("device", "cuda"), ("json", "")):
         parser.add_argument(f"--{name}", default=value, required=value is None)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--parts", default=",".join(PARTS))
     options = parser.parse_args()
+    parts = [part for part in options.parts.split(",") if part == "keyfold" or options.device == "cuda"]
     torch.backends.cuda.matmul.allow_tf32 = False
+    torch._inductor.config.fx_graph_cache = True
     place = Place("cuda" if options.device == "cuda" else "cpu")
     source = {"machine": place.machine, "commit": commit(),
               "command": "python -m studies.cuda_graph_decode.text " + " ".join(sys.argv[1:])}  # fmt: skip
     exact = model_of_file(options.model, options.device, torch.float32)[1]
     rounded = model_of_file(options.model, options.device, torch.bfloat16)[1]
-    decoders = {"fp32": Decoder(exact), "bf16": Decoder(rounded)}
-    types = {"fp32": ["--cache", "fp32"], "bf16": ["--weights", "bf16", "--rows", "bf16", "--cache", "bf16"]}
-    rows, bad = [], 0
-
-    def told(must, **row):
-        nonlocal bad
-        bad += must and row["same"] < options.tokens
-        rows.append({"op": "text", **row, **source})
-        print(row, flush=True)
-        if options.json:
-            write_json(options.json, rows)
-
-    for prompt in PROMPTS:
-        mine = {}
-        for name, decoder in decoders.items():
-            ids, theirs, text = keyfold_text(
-                options.keyfold, options.model, prompt, options.tokens, options.device, types[name]
-            )
-            mine[name] = decoder.generate(ids, options.tokens)
-            found = compare(exact, ids, mine[name], theirs)
-            told(name == "fp32", prompt=prompt, dtype=name, **found, text=text)
-    for way in WAYS[1:] if options.device == "cuda" else []:
-        found = decoders["bf16"].generate(ids, options.tokens, decoders["bf16"].step(way))
-        told(way == "graph", prompt=prompt, dtype="bf16", way=way, **compare(exact, ids, found, mine["bf16"]))
-    print(f"{len(rows)} comparisons, {bad} that should be equal are not")
-    return 1 if bad else 0
+    rows = Rows(options.json, source, options.tokens, parts)
+    if "keyfold" in parts:
+        beside_keyfold(options, exact, rounded, rows)
+    if "ways" in parts:
+        beside_eager(options, exact, rounded, rows)
+    print(f"{len(rows.rows)} comparisons, {rows.bad} that should be equal are not")
+    return 1 if rows.bad else 0
 
 
 if __name__ == "__main__":

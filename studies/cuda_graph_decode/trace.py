@@ -13,6 +13,7 @@ import torch
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 DURATION = "gpu__time_duration.sum"
+LARGEST = 0.8  # of the longest kernel: one of the same product in another step
 NAME = 60  # characters of a kernel's name that are kept
 
 
@@ -43,17 +44,28 @@ def on_device(events):
     return [(e["name"], e["dur"]) for e in events if e.get("ph") == "X" and e.get("cat") in ON_DEVICE]
 
 
-def one_step(text, first="kf_embedding"):
-    """(name, us) of one step's kernels, from `ncu --csv --page raw --metrics gpu__time_duration.sum`: from one kernel
-    that begins a step to the next. None where two such kernels were not seen."""
+def seen(text):
+    """(name, us) of every kernel in what `ncu --csv --page raw --metrics gpu__time_duration.sum` says."""
     begin = text.find('"ID"')
     rows = list(csv.DictReader(io.StringIO(text[max(begin, 0) :])))
-    found = [(row["Kernel Name"], float(row[DURATION].replace(",", ""))) for row in rows[1:] if row.get(DURATION)]
     unit = {"us": 1, "ns": 1e-3, "ms": 1e3}[rows[0][DURATION]] if rows else 1
+    return [(row["Kernel Name"], float(row[DURATION].replace(",", "")) * unit) for row in rows[1:] if row.get(DURATION)]
+
+
+def one_step(text, first="kf_embedding"):
+    """The kernels of one step: from one that begins a step to the next. None where two such were not seen."""
+    found = seen(text)
     starts = [i for i, (name, _) in enumerate(found) if first in name]
-    if len(starts) < 2:
-        return None
-    return [(name, us * unit) for name, us in found[starts[-2] : starts[-1]]]
+    return found[starts[-2] : starts[-1]] if len(starts) > 1 else None
+
+
+def step_between_largest(text):
+    """The kernels from behind a step's largest one, the product of the vocabulary which ends it, to the next such one.
+    For steps that no kernel's name begins. None where two were not seen."""
+    found = seen(text)
+    most = max((us for _, us in found), default=0)
+    ends = [i for i, (_, us) in enumerate(found) if us > LARGEST * most]
+    return found[ends[-2] + 1 : ends[-1] + 1] if len(ends) > 1 else None
 
 
 def summary(found, steps, most=8):
