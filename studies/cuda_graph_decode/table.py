@@ -3,6 +3,8 @@
 
 import re
 
+HELD = ("tokens_per_s", "step_us", "replay_us", "kernels", "kernel_us", "share_of_limit")
+
 
 def finish(row, copy):
     """What follows from the times."""
@@ -12,7 +14,8 @@ def finish(row, copy):
         way["tokens_per_s"] = round(1e6 / way["step_us"], 1)
         way["share_of_limit"] = round(limit / way["step_us"], 4)
     row["limit_us"] = round(limit, 1)
-    row["tokens_per_s"] = {re.sub(r"\W+", "_", name): way["tokens_per_s"] for name, way in found.items()}
+    for what in HELD:  # under names that a document's marks can say (scripts/figures.py)
+        row[what] = {re.sub(r"\W+", "_", name): way[what] for name, way in found.items() if what in way}
     for prefix, eager, graph in (("torch", "eager", "graph"), ("keyfold", "keyfold", "keyfold, dependent graph")):
         if eager in found and graph in found:
             whole = found[eager]["step_us"]

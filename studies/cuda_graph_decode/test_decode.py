@@ -251,4 +251,5 @@ def test_what_follows_from_the_times():
     assert found["ways"]["graph"]["share_of_limit"] == pytest.approx(1000 / 2200, abs=1e-4)
     assert found["torch_launch_share"] == 0.8 and found["torch_launch_share_by_kernels"] == 0.75
     assert found["keyfold_launch_share"] == 0.25
+    assert found["kernel_us"] == {"eager": 2500.0} and found["replay_us"]["graph"] == 2000.0
     assert "| eager | 100 | 10000.0 | 9900.0 |" in table.show(found) and json.dumps(found)
