@@ -198,6 +198,11 @@ KF_API kf_status kf_memory_allocate(const kf_context *context, size_t bytes, voi
    still use it. Thread-safe. */
 KF_API void kf_memory_free(const kf_context *context, void *memory);
 
+/* Memory of the host that copies from and to the context's device go straight into: pinned on CUDA, elsewhere the heap's. For what is
+   copied again and again, such as a step's logits; there is little of it. Else as kf_memory_allocate; freed by kf_memory_free_host. */
+KF_API kf_status kf_memory_allocate_host(const kf_context *context, size_t bytes, void **memory);
+KF_API void kf_memory_free_host(const kf_context *context, void *memory);
+
 /* Copies `bytes` bytes and returns when they have arrived. Either side may be memory of the host or, on CUDA, of a device: which one, the
    address says. The two must not overlap; of 0 bytes nothing is looked at. In the order of the context's stream: after what was
    enqueued there before. Refused (KF_INVALID_ARGUMENT) while the stream is captured, for it waits. Errors: KF_INVALID_ARGUMENT,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// kf_memory_allocate, kf_memory_free, kf_memory_copy, kf_context_synchronize: on the CPU, and on a CUDA device where there is one.
+// kf_memory_allocate, kf_memory_free, the same of the host, kf_memory_copy, kf_context_synchronize: on the CPU, and on a CUDA device where there is one.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,6 +36,30 @@ static void bytes_go_there_and_back(const kf_context *context) {
     kf_memory_free(context, b);
 }
 
+static void host_memory_is_the_hosts(const kf_context *context) {
+    const int n = 1000;
+    void *host = NULL, *there = NULL;
+    assert_int_equal(kf_memory_allocate_host(context, (size_t)n, &host), KF_OK);
+    assert_int_equal(kf_memory_allocate(context, (size_t)n, &there), KF_OK);
+    unsigned char *bytes = host;
+    for (int i = 0; i < n; i++) bytes[i] = (unsigned char)(i * 5);
+    assert_int_equal(kf_memory_copy(context, there, host, (size_t)n), KF_OK);
+    memset(host, 0, (size_t)n);
+    assert_int_equal(kf_memory_copy(context, host, there, (size_t)n), KF_OK);
+    for (int i = 0; i < n; i++) assert_int_equal(bytes[i], (unsigned char)(i * 5));
+    kf_memory_free(context, there);
+    kf_memory_free_host(context, host);
+    assert_int_equal(kf_memory_allocate_host(context, 0, &host), KF_OK);
+    assert_non_null(host);
+    kf_memory_free_host(context, host);
+    kf_memory_free_host(context, NULL);
+    kf_memory_free_host(NULL, NULL);
+    assert_int_equal(kf_memory_allocate_host(context, 1, NULL), KF_INVALID_ARGUMENT);
+    assert_int_equal(kf_memory_allocate_host(NULL, 1, &host), KF_INVALID_ARGUMENT);
+    assert_null(host);
+    assert_non_null(strstr(kf_last_error(), "memory_allocate_host"));
+}
+
 static void nothing_is_something(const kf_context *context) {
     void *memory = NULL;
     assert_int_equal(kf_memory_allocate(context, 0, &memory), KF_OK);
@@ -67,6 +91,7 @@ static void check(int32_t device_type) {
     kf_context *context = make(device_type);
     if (!context) skip();
     bytes_go_there_and_back(context);
+    host_memory_is_the_hosts(context);
     nothing_is_something(context);
     wrong_calls_are_refused(context);
     kf_context_destroy(context);

@@ -99,7 +99,9 @@ static bool open_all(device_bench *b) {
     kft_progress(NULL);
     b->info = kfm_llama_get_info(b->model[0]);
     const int64_t tokens = b->depth > PROMPT ? b->depth : PROMPT;
-    b->logits = malloc((size_t)b->info.vocabulary * sizeof *b->logits);
+    void *logits = NULL;
+    if (kf_memory_allocate_host(b->context[0], (size_t)b->info.vocabulary * sizeof *b->logits, &logits) == KF_OK)
+        b->logits = logits;
     b->tokens = malloc((size_t)tokens * sizeof *b->tokens);
     if (!b->logits || !b->tokens) return kfm_fail(&b->error, "out of memory for the tokens");
     for (int64_t i = 0; i < tokens; i++) b->tokens[i] = (int32_t)(i * 7919 % b->info.vocabulary); // of no meaning
@@ -108,10 +110,10 @@ static bool open_all(device_bench *b) {
 
 static void close_all(device_bench *b) {
     for (int mode = MODES; mode-- > 0;) kfm_llama_close(b->model[mode]);
+    kf_memory_free_host(b->context[0], b->logits);
     for (int mode = MODES; mode-- > 0;) kf_context_destroy(b->context[mode]);
     kfm_gguf_close(b->gguf);
     free(b->file);
-    free(b->logits);
     free(b->tokens);
 }
 

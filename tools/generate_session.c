@@ -63,20 +63,22 @@ bool generate_open(generate_session *s, const generate_options *options, kfm_err
     if (vocabulary != kfm_tokenizer_count(s->tokenizer))
         return kfm_fail(error, "the tokenizer has %d tokens, and the model %lld", kfm_tokenizer_count(s->tokenizer),
                         (long long)vocabulary);
-    s->logits = malloc((size_t)vocabulary * sizeof *s->logits);
-    if (s->logits == NULL) return kfm_fail(error, "out of memory for the logits");
+    void *logits = NULL;
+    if (kf_memory_allocate_host(s->context, (size_t)vocabulary * sizeof *s->logits, &logits) != KF_OK)
+        return kfm_fail(error, "out of memory for the logits");
+    s->logits = logits;
     return kfm_sampler_open(&s->sampler, &options->sampling, (int32_t)vocabulary, error);
 }
 
 void generate_close(generate_session *s) {
     kfm_sampler_close(s->sampler);
     kfm_llama_close(s->model);
+    kf_memory_free_host(s->context, s->logits);
     kf_context_destroy(s->context);
     kfm_tokenizer_close(s->tokenizer);
     kfm_gguf_close(s->gguf);
     kfm_ids_free(&s->pending);
     kfm_ids_free(&s->ids);
-    free(s->logits);
     free(s->text);
 }
 

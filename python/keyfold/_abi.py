@@ -322,6 +322,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "kf_context_get_info": (c_int, [handle, POINTER(kf_context_info)]),
     "kf_memory_allocate": (c_int, [handle, c_size_t, handle_p]),
     "kf_memory_free": (None, [handle, c_void_p]),
+    "kf_memory_allocate_host": (c_int, [handle, c_size_t, handle_p]),
+    "kf_memory_free_host": (None, [handle, c_void_p]),
     "kf_memory_copy": (c_int, [handle, c_void_p, c_void_p, c_size_t]),
     "kf_context_synchronize": (c_int, [handle]),
     "kf_isa_string": (c_char_p, [c_int]),

@@ -230,8 +230,8 @@ typedef struct kf_backend {
     void *(*take_workspace)(const kf_context *context, size_t bytes);
     void (*give_workspace)(const kf_context *context, void *workspace);
     // kf_memory_* and kf_context_synchronize; arguments are checked, bytes of a copy are not 0.
-    kf_status (*memory_allocate)(const kf_context *context, size_t bytes, void **memory);
-    void (*memory_free)(const kf_context *context, void *memory);
+    kf_status (*memory_allocate)(const kf_context *context, size_t bytes, bool host, void **memory);
+    void (*memory_free)(const kf_context *context, bool host, void *memory);
     kf_status (*memory_copy)(const kf_context *context, void *destination, const void *source, size_t bytes);
     kf_status (*synchronize)(const kf_context *context);
 } kf_backend;

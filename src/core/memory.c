@@ -1,27 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// kf_memory_allocate, kf_memory_free, kf_memory_copy, kf_context_synchronize: checked here, done by the context's backend;
-// on the CPU, which has no hooks for them, by the heap and memcpy.
+// kf_memory_allocate, kf_memory_free, the same of the host, kf_memory_copy, kf_context_synchronize: checked here, done by the
+// context's backend; on the CPU, which has no hooks for them, by the heap and memcpy.
 #include "core/internal.h"
 
 #include <string.h>
 
-kf_status kf_memory_allocate(const kf_context *context, size_t bytes, void **memory) {
-    if (!memory) return kf_fail(KF_INVALID_ARGUMENT, "memory_allocate: memory is NULL");
+static kf_status allocate(const kf_context *context, size_t bytes, void **memory, const char *what, bool host) {
+    if (!memory) return kf_fail(KF_INVALID_ARGUMENT, "%s: memory is NULL", what);
     *memory = NULL;
-    if (!context) return kf_fail(KF_INVALID_ARGUMENT, "memory_allocate: context is NULL");
-    if (context->backend->memory_allocate) return context->backend->memory_allocate(context, bytes, memory);
+    if (!context) return kf_fail(KF_INVALID_ARGUMENT, "%s: context is NULL", what);
+    if (context->backend->memory_allocate) return context->backend->memory_allocate(context, bytes, host, memory);
     *memory = kf_alloc(bytes);
-    return *memory ? KF_OK : kf_fail(KF_OUT_OF_MEMORY, "memory_allocate: no memory for %zu bytes", bytes);
+    return *memory ? KF_OK : kf_fail(KF_OUT_OF_MEMORY, "%s: no memory for %zu bytes", what, bytes);
 }
 
-void kf_memory_free(const kf_context *context, void *memory) {
+static void release(const kf_context *context, void *memory, bool host) {
     if (!context || !memory) return;
     if (context->backend->memory_free)
-        context->backend->memory_free(context, memory);
+        context->backend->memory_free(context, host, memory);
     else
         kf_free(memory);
 }
+
+kf_status kf_memory_allocate(const kf_context *context, size_t bytes, void **memory) {
+    return allocate(context, bytes, memory, "memory_allocate", false);
+}
+
+void kf_memory_free(const kf_context *context, void *memory) { release(context, memory, false); }
+
+kf_status kf_memory_allocate_host(const kf_context *context, size_t bytes, void **memory) {
+    return allocate(context, bytes, memory, "memory_allocate_host", true);
+}
+
+void kf_memory_free_host(const kf_context *context, void *memory) { release(context, memory, true); }
 
 kf_status kf_memory_copy(const kf_context *context, void *destination, const void *source, size_t bytes) {
     if (!context) return kf_fail(KF_INVALID_ARGUMENT, "memory_copy: context is NULL");

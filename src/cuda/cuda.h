@@ -80,8 +80,8 @@ kf_status kf_cuda_sequence_run(const kf_context *context, kf_op *const *ops, int
 void kf_cuda_sequence_drop(const kf_context *context, void *kept);
 
 // memory.c: kf_memory_* and kf_context_synchronize.
-kf_status kf_cuda_memory_allocate(const kf_context *context, size_t bytes, void **memory);
-void kf_cuda_memory_free(const kf_context *context, void *memory);
+kf_status kf_cuda_memory_allocate(const kf_context *context, size_t bytes, bool host, void **memory);
+void kf_cuda_memory_free(const kf_context *context, bool host, void *memory);
 kf_status kf_cuda_memory_copy(const kf_context *context, void *destination, const void *source, size_t bytes);
 kf_status kf_cuda_synchronize(const kf_context *context);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The device's memory for callers, copies and waiting: kf_memory_* and kf_context_synchronize on CUDA. Nothing here is on the path of a
-// run.
+// The device's memory and pinned memory of the host for callers, copies and waiting: kf_memory_* and kf_context_synchronize on
+// CUDA. Nothing here is on the path of a run.
 #include "cuda/cuda.h"
 
 // A wait inside a capture would make the capture invalid, so it is refused before the runtime is asked.
@@ -15,28 +15,31 @@ static kf_status refuse_capture(const kf_cuda_device *device, const char *what) 
                    what);
 }
 
-// Device memory is not the stream's work: a capture of this or another thread does not forbid it.
-kf_status kf_cuda_memory_allocate(const kf_context *context, size_t bytes, void **memory) {
+// Memory is not the stream's work: a capture of this or another thread does not forbid it.
+kf_status kf_cuda_memory_allocate(const kf_context *context, size_t bytes, bool host, void **memory) {
+    const char *what = host ? "memory_allocate_host" : "memory_allocate";
+    const size_t some = bytes ? bytes : 1;
     const kf_cuda_device *device = kf_cuda(context);
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int before = 0;
     KF_TRY(kf_cuda_enter(device, &before));
-    kf_status status = kf_cuda_check(cudaThreadExchangeStreamCaptureMode(&mode), "memory_allocate");
+    kf_status status = kf_cuda_check(cudaThreadExchangeStreamCaptureMode(&mode), what);
     if (status == KF_OK) {
-        status = kf_cuda_check(cudaMalloc(memory, bytes ? bytes : 1), "memory_allocate");
+        status =
+            kf_cuda_check(host ? cudaHostAlloc(memory, some, cudaHostAllocPortable) : cudaMalloc(memory, some), what);
         cudaThreadExchangeStreamCaptureMode(&mode);
     }
     kf_cuda_leave(device, before);
     return status;
 }
 
-void kf_cuda_memory_free(const kf_context *context, void *memory) {
+void kf_cuda_memory_free(const kf_context *context, bool host, void *memory) {
     const kf_cuda_device *device = kf_cuda(context);
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int before = 0;
     if (kf_cuda_enter(device, &before) != KF_OK) return;
     cudaThreadExchangeStreamCaptureMode(&mode);
-    if (cudaFree(memory) != cudaSuccess) cudaGetLastError();
+    if ((host ? cudaFreeHost(memory) : cudaFree(memory)) != cudaSuccess) cudaGetLastError();
     cudaThreadExchangeStreamCaptureMode(&mode);
     kf_cuda_leave(device, before);
 }

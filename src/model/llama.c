@@ -380,9 +380,11 @@ static bool make_caches(kfm_llama *m, kfm_error *error) {
 
 static bool make_inputs(kfm_llama *m, kfm_error *error) {
     const size_t bytes = sizeof *m->inputs.at + (size_t)m->info.chunk * sizeof(int32_t);
-    m->inputs.values = kfm_alloc(bytes, 1);
-    if (m->inputs.values == NULL)
+    void *values = NULL;
+    if (kf_memory_allocate_host(m->context, bytes, &values) != KF_OK)
         return kfm_fail(error, "out of memory for steps of %lld tokens", (long long)m->info.chunk);
+    memset(values, 0, bytes);
+    m->inputs.values = values;
     m->inputs.at = kfm_llama_on_device(m) ? kfm_llama_allocate(m, bytes, error) : m->inputs.values;
     return m->inputs.at != NULL;
 }
@@ -498,7 +500,7 @@ void kfm_llama_close(kfm_llama *m) {
     kfm_llama_free(m, m->workspace);
     kfm_llama_free(m, m->logits);
     if (m->inputs.at != m->inputs.values) kfm_llama_free(m, m->inputs.at);
-    kfm_free(m->inputs.values);
+    kf_memory_free_host(m->context, m->inputs.values);
     kfm_llama_free(m, m->memory);
     kfm_llama_free(m, m->caches);
     if (!m->borrowed) kfm_llama_free(m, m->weights);

@@ -56,8 +56,9 @@ typedef struct kfm_step {
     uint64_t last_used;
 } kfm_step;
 
-// Decoding has one for each power of two of keys up to the context's, at most 21; the others are of prompts.
-enum { KFM_MAX_STEPS = 40, KFM_LEAST_KEYS = 256 };
+// Decoding has one for each power of two of keys up to the context's, at most 23; the others are of prompts. On a device the first 64
+// keys are one split, which saves a step of SmolLM2 27 us of 640 (docs/cuda_model.md).
+enum { KFM_MAX_STEPS = 40, KFM_LEAST_KEYS = 256, KFM_LEAST_KEYS_ON_DEVICE = 64 };
 
 struct kfm_llama {
     const kf_context *context;

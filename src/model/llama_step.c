@@ -244,7 +244,7 @@ static bool build_step(kfm_llama *m, kfm_step *s, kfm_error *error) {
 // Attention's plan, above all how many splits the keys have, depends on the cache's size. So it is planned for the power of two above the keys that are
 // there, not for all of a long context that is almost empty.
 static int64_t planned_keys(const kfm_llama *m, int64_t key_length) {
-    int64_t keys = KFM_LEAST_KEYS;
+    int64_t keys = kfm_llama_on_device(m) ? KFM_LEAST_KEYS_ON_DEVICE : KFM_LEAST_KEYS;
     while (keys < key_length) keys *= 2;
     return keys < m->info.context ? keys : m->info.context;
 }
