@@ -48,7 +48,7 @@ TILES = {  # of forward.py at each D: BLOCK_M, BLOCK_N, warps, stages
     256: [(64, 64, 4, 2), (128, 64, 8, 2)],
 }
 ROLES = {32: (128, 2), 64: (128, 2), 128: (128, 2), 256: (64, 2)}  # BLOCK_N, stages
-WARPGROUPS = {64: (128, 2), 128: (128, 2), 256: (64, 2)}
+WARPGROUPS = {64: [(2, 128), (3, 128)], 128: [(2, 128)], 256: [(2, 64)]}  # warp groups, BLOCK_N
 
 
 # ----------------------------------------------------------------------------------------------------- calls of a kernel
@@ -76,11 +76,10 @@ def of_roles(q, k, v, causal):
 def of_warpgroups(q, k, v, causal):
     from .warpgroups import forward
 
-    if q.shape[-1] in WARPGROUPS:
-        block_n, stages = WARPGROUPS[q.shape[-1]]
+    for groups, block_n in WARPGROUPS.get(q.shape[-1], []):
         yield (
-            f"128x{block_n}, {stages} stages",
-            functools.partial(forward, q, k, v, causal=causal, block_n=block_n, stages=stages),
+            f"{64 * groups}x{block_n}, 2 stages",
+            functools.partial(forward, q, k, v, causal=causal, block_n=block_n, groups=groups),
         )
 
 

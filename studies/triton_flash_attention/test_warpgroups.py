@@ -28,18 +28,28 @@ def made(B, H, Hkv, Nq, Nk, D):
 SHAPES = [(1, 1, 1, 128, 128), (1, 2, 1, 256, 256), (2, 4, 2, 384, 384), (1, 3, 3, 1024, 1024), (1, 2, 2, 128, 1152)]
 
 
-@pytest.mark.parametrize(
-    "D,block_n,stages", [(64, 128, 2), (64, 128, 4), (64, 64, 3), (128, 128, 2), (128, 64, 4), (256, 64, 2)]
-)
+TILED = [
+    (64, 128, 2, 2),
+    (64, 128, 4, 3),
+    (64, 128, 2, 3),
+    (64, 64, 3, 2),
+    (128, 128, 2, 2),
+    (128, 64, 4, 2),
+    (256, 64, 2, 2),
+]
+
+
+@pytest.mark.parametrize("D,block_n,stages,groups", TILED)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_warp_groups(hopper, shape, causal, D, block_n, stages):
+def test_warp_groups(hopper, shape, causal, D, block_n, stages, groups):
+    q, k, v, o, lse = made(*shape, D)
+    options = {"causal": causal, "block_n": block_n, "stages": stages, "groups": groups, "out": o, "lse": lse}
     if causal and shape[3] != shape[4]:
         with pytest.raises(ValueError):
-            warpgroups.forward(*made(*shape, D)[:3], causal=True, block_n=block_n)
+            warpgroups.forward(q, k, v, **options)
         return
-    q, k, v, o, lse = made(*shape, D)
-    warpgroups.forward(q, k, v, causal=causal, block_n=block_n, stages=stages, out=o, lse=lse)
+    warpgroups.forward(q, k, v, **options)
     reference.check(o, lse, q, k, v, causal)
 
 
