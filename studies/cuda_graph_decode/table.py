@@ -6,6 +6,11 @@ import re
 HELD = ("tokens_per_s", "step_us", "replay_us", "kernels", "kernel_us", "share_of_limit")
 
 
+def held(name):
+    """A way's or a kernel's name as a document's mark can say it (scripts/figures.py)."""
+    return re.sub(r"\W+", "_", name)
+
+
 def finish(row, copy):
     """What follows from the times."""
     found = row["ways"]
@@ -14,8 +19,14 @@ def finish(row, copy):
         way["tokens_per_s"] = round(1e6 / way["step_us"], 1)
         way["share_of_limit"] = round(limit / way["step_us"], 4)
     row["limit_us"] = round(limit, 1)
-    for what in HELD:  # under names that a document's marks can say (scripts/figures.py)
-        row[what] = {re.sub(r"\W+", "_", name): way[what] for name, way in found.items() if what in way}
+    for what in HELD:
+        row[what] = {held(name): way[what] for name, way in found.items() if what in way}
+    for at, what in enumerate(("heaviest_count", "heaviest_us")):
+        row[what] = {
+            held(name): {held(kernel): pair[at] for kernel, pair in way["heaviest"].items()}
+            for name, way in found.items()
+            if "heaviest" in way
+        }
     for prefix, eager, graph in (("torch", "eager", "graph"), ("keyfold", "keyfold", "keyfold, dependent graph")):
         if eager in found and graph in found:
             whole = found[eager]["step_us"]

@@ -242,7 +242,7 @@ def test_what_follows_from_the_times():
         "ways": {
             "eager": {"step_us": 10000.0, "replay_us": 9900.0, "kernel_us": 2500.0},
             "graph": {"step_us": 2200.0, "replay_us": 2000.0},
-            "keyfold": {"step_us": 1600.0, "replay_us": 1500.0},
+            "keyfold": {"step_us": 1600.0, "replay_us": 1500.0, "heaviest": {"a kernel": [3.0, 900.0]}},
             "keyfold, dependent graph": {"step_us": 1250.0, "replay_us": 1200.0},
         },
     }
@@ -252,4 +252,6 @@ def test_what_follows_from_the_times():
     assert found["torch_launch_share"] == 0.8 and found["torch_launch_share_by_kernels"] == 0.75
     assert found["keyfold_launch_share"] == 0.25
     assert found["kernel_us"] == {"eager": 2500.0} and found["replay_us"]["graph"] == 2000.0
+    assert found["heaviest_us"] == {"keyfold": {"a_kernel": 900.0}}
+    assert found["heaviest_count"] == {"keyfold": {"a_kernel": 3.0}}
     assert "| eager | 100 | 10000.0 | 9900.0 |" in table.show(found) and json.dumps(found)
