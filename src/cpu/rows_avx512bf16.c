@@ -2,7 +2,7 @@
 //
 // The row kernels (rows_loops.h) for AVX-512 with BF16.
 #if defined(__x86_64__)
-#include "cpu/simd_avx512.h"
+#include "cpu/rows_avx512.h"
 
 #include "cpu/rows_loops.h"
 

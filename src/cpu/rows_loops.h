@@ -642,6 +642,9 @@ KF_INLINE void swiglu4(kf_vec *gate, const kf_vec *up) {
 KF_INLINE void swiglu_to(char *y, int y_type, const char *gate, const char *up, int type, int64_t n, bool stream) {
     bool woven = y_type == KF_TYPE_BF16 && type == KF_TYPE_BF16;
     int64_t i = 0;
+#ifdef KF_ROWS_PIPELINED
+    if (woven) i = swiglu_pipeline(y, gate, up, n, stream);
+#endif
     for (; woven && i + 2 * PAIR <= n; i += 2 * PAIR) {
         kf_vec g[4], u[4];
         for (int k = 0; k < 4; k += 2) {

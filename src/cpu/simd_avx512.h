@@ -221,10 +221,15 @@ static inline kf_vec kf_vec_scale_by_power(kf_vec p, kf_vec n) { return _mm512_s
 
 #include "cpu/simd_exp.h"
 
+// x - floor(x); 0 for an infinity.
+static inline kf_vec kf_vec_above_floor(kf_vec x) {
+    return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
+
 // For softmax: degree 5. Where it is dearer to keep results below 2^-126 (AVX2) they are 0. vreduceps gives x - floor(x)
 // (0 for an infinity) and vscalefps takes the floor itself, so that -inf needs no clamp.
 static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
-    kf_vec r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    kf_vec r = kf_vec_above_floor(x);
     kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_FLOOR_D5_C5), r, kf_vec_set1(KF_EXP2_FLOOR_D5_C4));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D5_C3));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D5_C2));
@@ -235,7 +240,7 @@ static inline kf_vec kf_vec_exp2_flush(kf_vec x) {
 
 // The same of degree 4: before a rounding to 16 bits.
 static inline __attribute__((always_inline)) kf_vec kf_vec_exp2_short(kf_vec x) {
-    kf_vec r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    kf_vec r = kf_vec_above_floor(x);
     kf_vec p = kf_vec_fma(kf_vec_set1(KF_EXP2_FLOOR_D4_C4), r, kf_vec_set1(KF_EXP2_FLOOR_D4_C3));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D4_C2));
     p = kf_vec_fma(p, r, kf_vec_set1(KF_EXP2_FLOOR_D4_C1));
@@ -244,7 +249,7 @@ static inline __attribute__((always_inline)) kf_vec kf_vec_exp2_short(kf_vec x) 
 // Of four vectors, step by step.
 static inline __attribute__((always_inline)) void kf_vec_exp2_short4(kf_vec *x) {
     kf_vec r[4], p[4];
-    for (int k = 0; k < 4; k++) r[k] = _mm512_reduce_ps(x[k], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    for (int k = 0; k < 4; k++) r[k] = kf_vec_above_floor(x[k]);
     for (int k = 0; k < 4; k++)
         p[k] = kf_vec_fma(kf_vec_set1(KF_EXP2_FLOOR_D4_C4), r[k], kf_vec_set1(KF_EXP2_FLOOR_D4_C3));
     for (int k = 0; k < 4; k++) p[k] = kf_vec_fma(p[k], r[k], kf_vec_set1(KF_EXP2_FLOOR_D4_C2));
