@@ -9,7 +9,7 @@
 #include <string.h>
 
 // Keys of a block: its rows of k and of v, 8 to 16 KB each, stay in L1 for all rows and columns.
-enum { FEW_BLOCK = 32 };
+enum { FEW_BLOCK = 16 };
 _Static_assert(KF_KEY_BLOCK % FEW_BLOCK == 0, "blocks lie within splits");
 
 typedef struct few_scratch {
@@ -43,57 +43,91 @@ static const kf_few_kernels *choose(const kf_attention_call *call, const kf_view
     return bf16 ? call->kernels->few_bf16 : call->kernels->few[view->type];
 }
 
-// Rows of the item against keys k0 .. k1 - 1 of one block.
-static void fold_block(const kf_attention_call *call, const kf_attention_item *item, const kf_row_view *views,
-                       int32_t rows, const few_scratch *t, int64_t k0, int64_t k1, float *m, float *d) {
-    const struct kf_attention_options *options = &call->problem->options;
-    const kf_view *k = &call->k, *v = &call->problem->v;
-    const kf_few_kernels *few = choose(call, v);
-    int64_t n = k1 - k0, ahead = item->keys.hi - FEW_KEYS_AHEAD - k0, padded = kf_padded(n, call->kernels->lanes);
-    float alpha[KF_FEW_ROWS] = {0};
-    uint8_t live[KF_FEW_ROWS * KF_KEY_BLOCK];
+// What the blocks of an item have in common.
+typedef struct few_run {
+    const kf_attention_call *call;
+    const kf_attention_item *item;
+    const kf_few_kernels *scores, *values; // of k's type and of v's
+    const char *k, *v;                     // the KV head's rows
+    int64_t k_stride, v_stride;            // in bytes
+    int32_t rows;
+    float factor;
+    int64_t end;       // of the keys that may be asked for: the next split's are most likely this thread's too
+    kf_interval plain; // keys that all rows see and whose scores need a factor alone
+    kf_row_view views[KF_FEW_ROWS];
+    few_scratch t;
+    float m[KF_FEW_ROWS], d[KF_FEW_ROWS], alpha[KF_FEW_ROWS];
+} few_run;
 
-    choose(call, k)->scores(t->q_half, rows, kf_at(k, item->b, item->kv_head, k0), k->stride[2] * kf_type_size(k->type),
-                            n, options->D, ahead, t->s);
-    bool partial = kf_attention_mask_rows(call, item, views, rows, k0, 0, n, t->s);
-    for (int32_t r = 0; r < rows; r++)
+static kf_interval plain_keys(const few_run *run) {
+    const kf_attention_problem *problem = run->call->problem;
+    kf_interval keys = run->item->keys;
+    if (kf_attention_has_logits(problem)) return (kf_interval){0, 0};
+    for (int32_t r = 0; r < run->rows; r++) keys = kf_intersect(keys, run->views[r].keys);
+    return keys;
+}
+
+static const char *key_at(const few_run *run, int64_t j) { return run->k + j * run->k_stride; }
+static const char *value_at(const few_run *run, int64_t j) { return run->v + j * run->v_stride; }
+
+// Rows of the item against keys k0 .. k1 - 1 of one block.
+static void fold_block(few_run *run, int64_t k0, int64_t k1) {
+    const struct kf_attention_options *options = &run->call->problem->options;
+    const few_scratch *t = &run->t;
+    int64_t n = k1 - k0, ahead = run->end - FEW_KEYS_AHEAD - k0;
+    int64_t padded = kf_padded(n, run->call->kernels->lanes);
+    uint8_t live[KF_FEW_ROWS * KF_KEY_BLOCK];
+    bool careful = false;
+
+    run->scores->scores(t->q_half, run->rows, key_at(run, k0), run->k_stride, n, options->D, ahead, t->s);
+    if (k0 < run->plain.lo || k1 > run->plain.hi)
+        careful = kf_attention_mask_rows(run->call, run->item, run->views, run->rows, k0, 0, n, t->s) &&
+                  !kf_attention_values_finite(run->call, run->item, k0, k1);
+    for (int32_t r = 0; padded > n && r < run->rows; r++)
         for (int64_t j = n; j < padded; j++) t->s[r * KF_SCORE_STRIDE + j] = -INFINITY;
-    bool careful = partial && !kf_attention_values_finite(call, item, k0, k1);
-    if (careful) kf_attention_find_live(t->s, rows, 0, n, live);
-    few->softmax(t->s, t->p, rows, 0, padded, kf_attention_factor(call->problem), m, d, alpha);
+    if (careful) kf_attention_find_live(t->s, run->rows, 0, n, live);
+    run->values->softmax(t->s, t->p, run->rows, 0, padded, run->factor, run->m, run->d, run->alpha);
     if (careful)
-        kf_attention_careful_values(call, item, t->p, few->element_bytes, live, rows, k0, 0, n, alpha, t->o);
+        kf_attention_careful_values(run->call, run->item, t->p, run->values->element_bytes, live, run->rows, k0, 0, n,
+                                    run->alpha, t->o);
     else
-        few->values(t->p, rows, kf_at(v, item->b, item->kv_head, k0), v->stride[2] * kf_type_size(v->type), n,
-                    options->Dv, ahead, alpha, t->o);
+        run->values->values(t->p, run->rows, value_at(run, k0), run->v_stride, n, options->Dv, ahead, run->alpha, t->o);
 }
 
 void kf_attention_run_few(const kf_attention_call *call, const kf_attention_item *item, char *scratch) {
     const struct kf_attention_options *options = &call->problem->options;
-    bool half = choose(call, &call->problem->v)->element_bytes == 2;
-    few_scratch t = lay_out(scratch, call->kernels, options->D, options->Dv);
-    int32_t rows = (int32_t)(item->row1 - item->row0);
+    const kf_view *k = &call->k, *v = &call->problem->v;
+    few_run run = {.call = call,
+                   .item = item,
+                   .scores = choose(call, k),
+                   .values = choose(call, v),
+                   .k = kf_at(k, item->b, item->kv_head, 0),
+                   .v = kf_at(v, item->b, item->kv_head, 0),
+                   .k_stride = k->stride[2] * kf_type_size(k->type),
+                   .v_stride = v->stride[2] * kf_type_size(v->type),
+                   .rows = (int32_t)(item->row1 - item->row0),
+                   .factor = kf_attention_factor(call->problem),
+                   .end = kf_min64(item->live1 * call->plan->split, item->mask.length),
+                   .t = lay_out(scratch, call->kernels, options->D, options->Dv)};
+    few_scratch *t = &run.t;
     int64_t width = kf_padded(options->Dv, call->kernels->lanes);
-    kf_row_view views[KF_FEW_ROWS];
-    float m[KF_FEW_ROWS], d[KF_FEW_ROWS];
 
-    kf_attention_view_rows(call, item, item->row0, rows, views);
-    for (int32_t r = 0; r < rows; r++) {
-        kf_attention_load_query(call, item, &views[r], t.q + r * options->D);
-        m[r] = -INFINITY;
-        d[r] = 0.0f;
+    kf_attention_view_rows(call, item, item->row0, run.rows, run.views);
+    run.plain = plain_keys(&run);
+    for (int32_t r = 0; r < run.rows; r++) {
+        kf_attention_load_query(call, item, &run.views[r], t->q + r * options->D);
+        run.m[r] = -INFINITY;
     }
-    memset(t.o, 0, (size_t)(rows * width) * sizeof *t.o);
-    if (half)
-        for (int32_t r = 0; r < rows; r++)
-            call->kernels->store_row(t.q + r * options->D, options->D, 1.0f, KF_TYPE_BF16,
-                                     (char *)t.q_half + r * options->D * 2);
+    memset(t->o, 0, (size_t)(run.rows * width) * sizeof *t->o);
+    if (run.values->element_bytes == 2)
+        for (int32_t r = 0; r < run.rows; r++)
+            call->kernels->store_row(t->q + r * options->D, options->D, 1.0f, KF_TYPE_BF16,
+                                     (char *)t->q_half + r * options->D * 2);
     else
-        t.q_half = t.q, t.p = t.s;
+        t->q_half = t->q, t->p = t->s;
 
     for (int64_t block = item->keys.lo / FEW_BLOCK * FEW_BLOCK; block < item->keys.hi; block += FEW_BLOCK)
-        fold_block(call, item, views, rows, &t, kf_max64(block, item->keys.lo),
-                   kf_min64(block + FEW_BLOCK, item->keys.hi), m, d);
-    for (int32_t r = 0; r < rows; r++)
-        kf_attention_finish_row(call, item, item->row0 + r, (kf_state){m[r], d[r]}, t.o + r * width);
+        fold_block(&run, kf_max64(block, item->keys.lo), kf_min64(block + FEW_BLOCK, item->keys.hi));
+    for (int32_t r = 0; r < run.rows; r++)
+        kf_attention_finish_row(call, item, item->row0 + r, (kf_state){run.m[r], run.d[r]}, t->o + r * width);
 }
