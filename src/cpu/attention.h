@@ -69,17 +69,23 @@ typedef struct kf_tile_kernels {
 // has some twenty requests under way), less comes late: docs/cpu_attention.md.
 enum { FEW_KEYS_AHEAD = 40 };
 
+// A block of few rows: 16 or 32 keys. Products in bf16 are faster than memory, which is read best a page of k and one of v at a
+// time; those in fp32 are not, and larger blocks have fewer beginnings.
+enum { KF_FEW_BLOCK_MIN = 16, KF_FEW_BLOCK_MAX = 32, KF_FEW_PAGE = 4096, KF_FEW_LARGEST = 1 << 20 };
+
 // Products of a few rows with keys and values as they lie in memory (no byte beyond the n rows is read). Beside the first
 // `ahead` of them the one FEW_KEYS_AHEAD further on is asked for.
 typedef struct kf_few_kernels {
     int32_t element_bytes; // of q and p: 4: fp32, 2: bf16
+    int32_t
+        block_bytes; // of keys whose scores, weights and values follow each other: the best size, KF_FEW_BLOCK_MIN to MAX keys
     // s[r][j] = q[r] . k[j]; rows of q are D elements apart. s is written for j < n alone.
     void (*scores)(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D, int64_t ahead,
                    float *s);
     void (*values)(const void *p, int32_t rows, const char *v, int64_t stride, int64_t n, int64_t Dv, int64_t ahead,
                    const float *alpha, float *o);
-    void (*softmax)(float *s, void *p, int32_t rows, int64_t first, int64_t last, float c, float *m, float *d,
-                    float *alpha);
+    // As that of tiles, for keys 0 .. n - 1; n is a multiple of lanes.
+    void (*softmax)(float *s, void *p, int32_t rows, int64_t n, float c, float *m, float *d, float *alpha);
 } kf_few_kernels;
 
 typedef struct kf_attention_kernels {

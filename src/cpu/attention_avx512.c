@@ -18,6 +18,7 @@
 #define VALUE_ROWS(vecs) ((vecs) <= 2 ? 12 : 6)
 #define FEW_ROWS 4
 #define FEW_VECS 4
+#define FEW_IN_STEP
 
 #include "cpu/attention_avx512.h"
 

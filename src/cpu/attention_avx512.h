@@ -36,19 +36,20 @@ static inline __attribute__((always_inline)) void transpose_block(__m512 *x) {
     }
 }
 
-// Lane i of the result is the sum of x[i]'s lanes: 15 times two shuffles and an addition.
+// Lane i of the result is the sum of x[i]'s lanes: 15 additions, 22 shuffles and 8 blends, which unlike shuffles leave the
+// multipliers' ports alone.
 static inline __attribute__((always_inline)) __m512 sum_each(const __m512 *x) {
-    __m512 a[8], b[4];
-    for (int i = 0; i < 8; i++)
-        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]), _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
-    for (int i = 0; i < 4; i++) {
-        __m512d low = _mm512_castps_pd(a[2 * i]), high = _mm512_castps_pd(a[2 * i + 1]);
-        b[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-                             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+    __m512 y[8], a[4], b[2];
+    for (int i = 0; i < 8; i++) { // halves: of one vector below, of another above
+        __m512 low = x[i + i / 4 * 4], high = x[i + i / 4 * 4 + 4];
+        y[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xff00, low, high), _mm512_shuffle_f32x4(low, high, 0x4e));
     }
-    __m512 c = _mm512_add_ps(_mm512_shuffle_f32x4(b[0], b[1], 0x88), _mm512_shuffle_f32x4(b[0], b[1], 0xdd));
-    __m512 d = _mm512_add_ps(_mm512_shuffle_f32x4(b[2], b[3], 0x88), _mm512_shuffle_f32x4(b[2], b[3], 0xdd));
-    return _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x88), _mm512_shuffle_f32x4(c, d, 0xdd));
+    for (int i = 0; i < 4; i++)
+        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(y[2 * i], y[2 * i + 1]), _mm512_unpackhi_ps(y[2 * i], y[2 * i + 1]));
+    for (int i = 0; i < 2; i++)
+        b[i] = _mm512_add_ps(_mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44),
+                             _mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(b[0], b[1], 0x88), _mm512_shuffle_f32x4(b[0], b[1], 0xdd));
 }
 
 // 2^x = 2^floor(x) 2^r for r = x - floor(x), 0 <= r <= 1. vreduceps gives r and vscalefps takes the floor of its exponent,

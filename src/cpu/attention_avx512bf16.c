@@ -18,6 +18,7 @@
 #define VALUE_ROWS(vecs) ((vecs) <= 2 ? 12 : 6)
 #define FEW_ROWS 4
 #define FEW_VECS 4
+#define FEW_IN_STEP
 
 #include "cpu/attention_avx512.h"
 
@@ -193,8 +194,8 @@ static const kf_tile_kernels tiles_bf16 = {
 
 // ------------------------------------------------------------------------------------------------------------- few rows
 
-INLINE void few_score_tile_bf16(const int rows, const int keys, const char *q, const char *k, int64_t stride, int64_t D,
-                                const char *ask, float *sums) {
+INLINE kf_vec few_score_tile_bf16(const int rows, const int keys, const char *q, const char *k, int64_t stride,
+                                  int64_t D, const char *ask) {
     kf_vec acc[16];
     UNROLL for (int i = 0; i < 16; i++) acc[i] = kf_vec_zero();
     int64_t d = 0;
@@ -209,31 +210,39 @@ INLINE void few_score_tile_bf16(const int rows, const int keys, const char *q, c
             UNROLL for (int r = 0; r < rows; r++) acc[r * keys + i] =
                 dot(acc[r * keys + i], load_pairs(q + (r * D + d) * 2, D - d), x);
         }
-    kf_vec_store_f32(sums, sum_each(acc));
+    return sum_each(acc);
 }
 
 INLINE void few_score_rows_bf16(const int rows, const int keys, const char *q, const char *k, int64_t stride, int64_t n,
                                 int64_t D, int64_t ahead, float *s) {
     float sums[16];
     int64_t j = 0;
+    for (; rows == 4 && j + 4 * keys <= n; j += 4 * keys) {
+        kf_vec x[4];
+        UNROLL for (int i = 0; i < 4; i++) {
+            int64_t at = j + i * keys;
+            x[i] = few_score_tile_bf16(rows, keys, q, k + at * stride, stride, D, ask_key(k, stride, at, keys, ahead));
+        }
+        store_quarters(x, s + j);
+    }
     for (; j < n && n >= keys; j += keys) {
         if (j > n - keys) j = n - keys;
-        const char *ask = j + keys <= ahead ? k + (j + FEW_KEYS_AHEAD) * stride : NULL;
-        few_score_tile_bf16(rows, keys, q, k + j * stride, stride, D, ask, sums);
+        const char *ask = ask_key(k, stride, j, keys, ahead);
+        kf_vec_store_f32(sums, few_score_tile_bf16(rows, keys, q, k + j * stride, stride, D, ask));
         UNROLL for (int r = 0; r < rows; r++)
             memcpy(s + r * KF_SCORE_STRIDE + j, sums + r * keys, (size_t)keys * sizeof *s);
     }
     for (; j < n; j++) {
-        few_score_tile_bf16(rows, 1, q, k + j * stride, stride, D, NULL, sums);
+        kf_vec_store_f32(sums, few_score_tile_bf16(rows, 1, q, k + j * stride, stride, D, NULL));
         UNROLL for (int r = 0; r < rows; r++) s[r * KF_SCORE_STRIDE + j] = sums[r];
     }
 }
 
-static void few_scores_dot(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D,
-                           int64_t ahead, float *s) {
+INLINE void few_scores_bf16_of(const int64_t D, const char *q, int32_t rows, const char *k, int64_t stride, int64_t n,
+                               int64_t ahead, float *s) {
     for (int64_t j = 0; j < n; j += FEW_KEYS)
         for (int32_t r = 0; r < rows; r += FEW_ROWS) {
-            const char *q_r = (const char *)q + r * D * 2, *k_j = k + j * stride;
+            const char *q_r = q + r * D * 2, *k_j = k + j * stride;
             float *s_r = s + r * KF_SCORE_STRIDE + j;
             int64_t keys = kf_min64(n - j, FEW_KEYS), asking = r ? 0 : ahead - j;
             switch (kf_min64(rows - r, FEW_ROWS)) {
@@ -243,6 +252,16 @@ static void few_scores_dot(const void *q, int32_t rows, const char *k, int64_t s
             case 4: few_score_rows_bf16(4, 4, q_r, k_j, stride, keys, D, asking, s_r); break;
             }
         }
+}
+
+// The usual head dims by themselves: loops of known length cost a third less.
+static void few_scores_dot(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D,
+                           int64_t ahead, float *s) {
+    switch (D) {
+    case 64: few_scores_bf16_of(64, q, rows, k, stride, n, ahead, s); break;
+    case 128: few_scores_bf16_of(128, q, rows, k, stride, n, ahead, s); break;
+    default: few_scores_bf16_of(D, q, rows, k, stride, n, ahead, s);
+    }
 }
 
 // `rows` rows by n keys into 32 halves columns, of which the last 32 have `width`. The first pass over columns brings the rest of
@@ -305,8 +324,8 @@ INLINE void few_value_columns_bf16(const int halves, const uint16_t *p, int32_t 
     }
 }
 
-static void few_values_dot(const void *p, int32_t rows, const char *v, int64_t stride, int64_t n, int64_t Dv,
-                           int64_t ahead, const float *alpha, float *o) {
+INLINE void few_values_bf16_of(const int64_t Dv, const uint16_t *p, int32_t rows, const char *v, int64_t stride,
+                               int64_t n, int64_t ahead, const float *alpha, float *o) {
     int64_t o_stride = kf_padded(Dv, 16);
     few_asking asking = asking_for(v, stride, 2 * Dv, n, ahead, (Dv + 63) / 64);
     for (int64_t c = 0; c < Dv; c += 64) {
@@ -323,7 +342,20 @@ static void few_values_dot(const void *p, int32_t rows, const char *v, int64_t s
     }
 }
 
-static const kf_few_kernels few_dot = {2, few_scores_dot, few_values_dot, softmax_bf16};
+static void few_values_dot(const void *p, int32_t rows, const char *v, int64_t stride, int64_t n, int64_t Dv,
+                           int64_t ahead, const float *alpha, float *o) {
+    switch (Dv) {
+    case 64: few_values_bf16_of(64, p, rows, v, stride, n, ahead, alpha, o); break;
+    case 128: few_values_bf16_of(128, p, rows, v, stride, n, ahead, alpha, o); break;
+    default: few_values_bf16_of(Dv, p, rows, v, stride, n, ahead, alpha, o);
+    }
+}
+
+static void few_softmax_bf16(float *s, void *p, int32_t rows, int64_t n, float c, float *m, float *d, float *alpha) {
+    few_softmax_as(true, s, p, rows, n, c, m, d, alpha);
+}
+
+static const kf_few_kernels few_dot = {2, KF_FEW_PAGE, few_scores_dot, few_values_dot, few_softmax_bf16};
 
 const kf_attention_kernels kf_attention_avx512bf16 = {
     .notes = "bf16 dot products (fp32 FMA for other types), 12x32 and 6x64 tiles",

@@ -8,9 +8,8 @@
 
 #include <string.h>
 
-// Keys of a block: its rows of k and of v, 8 to 16 KB each, stay in L1 for all rows and columns.
-enum { FEW_BLOCK = 16 };
-_Static_assert(KF_KEY_BLOCK % FEW_BLOCK == 0, "blocks lie within splits");
+_Static_assert(KF_KEY_BLOCK % KF_FEW_BLOCK_MAX == 0 && 2 * KF_FEW_BLOCK_MAX <= KF_KEY_BLOCK,
+               "blocks lie within splits, two beside each other in a row of scores");
 
 typedef struct few_scratch {
     float *q;
@@ -52,6 +51,7 @@ typedef struct few_run {
     int64_t k_stride, v_stride;            // in bytes
     int32_t rows;
     float factor;
+    int64_t block;     // keys
     int64_t end;       // of the keys that may be asked for: the next split's are most likely this thread's too
     kf_interval plain; // keys that all rows see and whose scores need a factor alone
     kf_row_view views[KF_FEW_ROWS];
@@ -67,31 +67,63 @@ static kf_interval plain_keys(const few_run *run) {
     return keys;
 }
 
-static const char *key_at(const few_run *run, int64_t j) { return run->k + j * run->k_stride; }
-static const char *value_at(const few_run *run, int64_t j) { return run->v + j * run->v_stride; }
+// Keys first .. first + n - 1, and where their scores and weights are.
+typedef struct few_block {
+    int64_t first, n;
+    float *s;
+    void *p;
+    bool careful; // some row does not see some key, and some value is not finite
+} few_block;
 
-// Rows of the item against keys k0 .. k1 - 1 of one block.
-static void fold_block(few_run *run, int64_t k0, int64_t k1) {
-    const struct kf_attention_options *options = &run->call->problem->options;
-    const few_scratch *t = &run->t;
-    int64_t n = k1 - k0, ahead = run->end - FEW_KEYS_AHEAD - k0;
-    int64_t padded = kf_padded(n, run->call->kernels->lanes);
-    uint8_t live[KF_FEW_ROWS * KF_KEY_BLOCK];
-    bool careful = false;
+static int64_t padded_keys(const few_run *run, const few_block *block) {
+    return kf_padded(block->n, run->call->kernels->lanes);
+}
 
-    run->scores->scores(t->q_half, run->rows, key_at(run, k0), run->k_stride, n, options->D, ahead, t->s);
-    if (k0 < run->plain.lo || k1 > run->plain.hi)
-        careful = kf_attention_mask_rows(run->call, run->item, run->views, run->rows, k0, 0, n, t->s) &&
-                  !kf_attention_values_finite(run->call, run->item, k0, k1);
-    for (int32_t r = 0; padded > n && r < run->rows; r++)
-        for (int64_t j = n; j < padded; j++) t->s[r * KF_SCORE_STRIDE + j] = -INFINITY;
-    if (careful) kf_attention_find_live(t->s, run->rows, 0, n, live);
-    run->values->softmax(t->s, t->p, run->rows, 0, padded, run->factor, run->m, run->d, run->alpha);
-    if (careful)
-        kf_attention_careful_values(run->call, run->item, t->p, run->values->element_bytes, live, run->rows, k0, 0, n,
-                                    run->alpha, t->o);
+// Neighbouring blocks take turns in the two halves of the rows of scores.
+static few_block score_block(const few_run *run, int64_t number) {
+    enum { HALF = KF_KEY_BLOCK / 2 };
+    const int64_t at = number * run->block, half = number % 2 * HALF;
+    few_block block = {.first = kf_max64(at, run->item->keys.lo),
+                       .s = run->t.s + half,
+                       .p = (char *)run->t.p + half * run->values->element_bytes};
+    const int64_t last = kf_min64(at + run->block, run->item->keys.hi);
+    block.n = last - block.first;
+    run->scores->scores(run->t.q_half, run->rows, run->k + block.first * run->k_stride, run->k_stride, block.n,
+                        run->call->problem->options.D, run->end - FEW_KEYS_AHEAD - block.first, block.s);
+    if (block.first < run->plain.lo || last > run->plain.hi)
+        block.careful =
+            kf_attention_mask_rows(run->call, run->item, run->views, run->rows, block.first, 0, block.n, block.s) &&
+            !kf_attention_values_finite(run->call, run->item, block.first, last);
+    const int64_t padded = padded_keys(run, &block);
+    for (int32_t r = 0; padded > block.n && r < run->rows; r++)
+        for (int64_t j = block.n; j < padded; j++) block.s[r * KF_SCORE_STRIDE + j] = -INFINITY;
+    return block;
+}
+
+static void add_values(const few_run *run, const few_block *block, const uint8_t *live) {
+    if (block->careful)
+        kf_attention_careful_values(run->call, run->item, block->p, run->values->element_bytes, live, run->rows,
+                                    block->first, 0, block->n, run->alpha, run->t.o);
     else
-        run->values->values(t->p, run->rows, value_at(run, k0), run->v_stride, n, options->Dv, ahead, run->alpha, t->o);
+        run->values->values(block->p, run->rows, run->v + block->first * run->v_stride, run->v_stride, block->n,
+                            run->call->problem->options.Dv, run->end - FEW_KEYS_AHEAD - block->first, run->alpha,
+                            run->t.o);
+}
+
+// The scores of the next block stand between a block's weights and its values: weights are a long chain of few instructions,
+// which run while the processor is already at those products.
+static void fold_blocks(few_run *run) {
+    uint8_t live[KF_FEW_ROWS * KF_KEY_BLOCK];
+    const int64_t end = (run->item->keys.hi + run->block - 1) / run->block;
+    int64_t number = run->item->keys.lo / run->block;
+    few_block block = score_block(run, number);
+    while (++number <= end) {
+        const few_block now = block;
+        if (now.careful) kf_attention_find_live(now.s, run->rows, 0, now.n, live);
+        run->values->softmax(now.s, now.p, run->rows, padded_keys(run, &now), run->factor, run->m, run->d, run->alpha);
+        if (number < end) block = score_block(run, number);
+        add_values(run, &now, live);
+    }
 }
 
 void kf_attention_run_few(const kf_attention_call *call, const kf_attention_item *item, char *scratch) {
@@ -111,7 +143,9 @@ void kf_attention_run_few(const kf_attention_call *call, const kf_attention_item
                    .t = lay_out(scratch, call->kernels, options->D, options->Dv)};
     few_scratch *t = &run.t;
     int64_t width = kf_padded(options->Dv, call->kernels->lanes);
+    bool large = options->D * kf_type_size(k->type) * KF_FEW_BLOCK_MAX <= run.scores->block_bytes;
 
+    run.block = large ? KF_FEW_BLOCK_MAX : KF_FEW_BLOCK_MIN;
     kf_attention_view_rows(call, item, item->row0, run.rows, run.views);
     run.plain = plain_keys(&run);
     for (int32_t r = 0; r < run.rows; r++) {
@@ -126,8 +160,7 @@ void kf_attention_run_few(const kf_attention_call *call, const kf_attention_item
     else
         t->q_half = t->q, t->p = t->s;
 
-    for (int64_t block = item->keys.lo / FEW_BLOCK * FEW_BLOCK; block < item->keys.hi; block += FEW_BLOCK)
-        fold_block(&run, kf_max64(block, item->keys.lo), kf_min64(block + FEW_BLOCK, item->keys.hi));
+    if (item->keys.lo < item->keys.hi) fold_blocks(&run);
     for (int32_t r = 0; r < run.rows; r++)
         kf_attention_finish_row(call, item, item->row0 + r, (kf_state){run.m[r], run.d[r]}, t->o + r * width);
 }

@@ -12,6 +12,7 @@
 //     hide(x, visible)         x, and -inf where the byte is 0
 //     weight(x)                2^x for x <= 0 (up to rounding); weight_half(x): where the result is rounded to bf16
 //     store_weight_half(p, w)  w as bf16
+//     FEW_IN_STEP              defined: a softmax of few rows of its own (attention_few_avx512.h)
 //     exact_fma(a, b, c)       a b + c with an exact product: c s and c m are large numbers whose difference is small
 //
 // Layouts of a packed block (n keys, KF_LANES = L):
@@ -251,6 +252,14 @@ static void softmax_f32(float *s, void *p, int32_t rows, int64_t first, int64_t 
     softmax_as(false, s, p, rows, first, last, c, m, d, alpha);
 }
 
+#ifdef FEW_IN_STEP
+#include "cpu/attention_few_avx512.h"
+#else
+static void few_softmax_f32(float *s, void *p, int32_t rows, int64_t n, float c, float *m, float *d, float *alpha) {
+    softmax_as(false, s, p, rows, 0, n, c, m, d, alpha);
+}
+#endif
+
 // tanh(x) = u / (u + 2) with u = e^(2x) - 1, kept exact to rounding near 0: u = 2^n (2^r - 1) + (2^n - 1).
 INLINE kf_vec tanh_of(kf_vec x) {
     x = kf_vec_min(kf_vec_set1(20.0f), kf_vec_max(kf_vec_set1(-20.0f), x)); // beyond, tanh is 1 in fp32; a NaN passes
@@ -336,9 +345,14 @@ INLINE few_asking asking_for(const char *v, int64_t stride, int64_t bytes, int64
                         .every = passes};
 }
 
-// `keys` dot products for each of `rows` rows, gathered in one vector: sums[r * keys + i]. Asks for as many keys at `ask`.
-INLINE void few_score_tile(const int rows, const int keys, const int32_t type, const float *q, const char *k,
-                           int64_t stride, int64_t D, const char *ask, float *sums) {
+// The keys to ask for beside those from j on; NULL: none.
+INLINE const char *ask_key(const char *k, int64_t stride, int64_t j, int keys, int64_t ahead) {
+    return j + keys <= ahead ? k + (j + FEW_KEYS_AHEAD) * stride : NULL;
+}
+
+// `keys` dot products for each of `rows` rows, gathered in one vector: row r, key i in lane r * keys + i. Asks for as many keys at `ask`.
+INLINE kf_vec few_score_tile(const int rows, const int keys, const int32_t type, const float *q, const char *k,
+                             int64_t stride, int64_t D, const char *ask) {
     kf_vec acc[KF_LANES];
     UNROLL for (int i = 0; i < KF_LANES; i++) acc[i] = kf_vec_zero();
     int64_t size = kf_type_size(type), d = 0;
@@ -353,22 +367,32 @@ INLINE void few_score_tile(const int rows, const int keys, const int32_t type, c
             UNROLL for (int r = 0; r < rows; r++) acc[r * keys + i] =
                 kf_vec_fma(kf_vec_load_f32_n(q + r * D + d, (int)(D - d)), x, acc[r * keys + i]);
         }
-    kf_vec_store_f32(sums, sum_each(acc));
+    return sum_each(acc);
 }
 
 INLINE void few_score_rows(const int rows, const int keys, const int32_t type, const float *q, const char *k,
                            int64_t stride, int64_t n, int64_t D, int64_t ahead, float *s) {
     float sums[KF_LANES];
     int64_t j = 0;
+#ifdef FEW_IN_STEP
+    for (; rows == 4 && j + 4 * keys <= n; j += 4 * keys) {
+        kf_vec x[4];
+        UNROLL for (int i = 0; i < 4; i++) {
+            int64_t at = j + i * keys;
+            x[i] = few_score_tile(rows, keys, type, q, k + at * stride, stride, D, ask_key(k, stride, at, keys, ahead));
+        }
+        store_quarters(x, s + j);
+    }
+#endif
     for (; j < n && n >= keys; j += keys) {
         if (j > n - keys) j = n - keys; // the last keys again rather than one by one; the sums are the same
-        const char *ask = j + keys <= ahead ? k + (j + FEW_KEYS_AHEAD) * stride : NULL;
-        few_score_tile(rows, keys, type, q, k + j * stride, stride, D, ask, sums);
+        const char *ask = ask_key(k, stride, j, keys, ahead);
+        kf_vec_store_f32(sums, few_score_tile(rows, keys, type, q, k + j * stride, stride, D, ask));
         UNROLL for (int r = 0; r < rows; r++)
             memcpy(s + r * KF_SCORE_STRIDE + j, sums + r * keys, (size_t)keys * sizeof *s);
     }
     for (; j < n; j++) {
-        few_score_tile(rows, 1, type, q, k + j * stride, stride, D, NULL, sums);
+        kf_vec_store_f32(sums, few_score_tile(rows, 1, type, q, k + j * stride, stride, D, NULL));
         UNROLL for (int r = 0; r < rows; r++) s[r * KF_SCORE_STRIDE + j] = sums[r];
     }
 }
@@ -462,16 +486,27 @@ INLINE void few_values_as(const int32_t type, const float *p, int32_t rows, cons
     }
 }
 
+// The usual head dims by themselves: loops of known length cost less.
 #define DEFINE_FEW(name, type)                                                                                         \
     static void few_scores_##name(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D,    \
                                   int64_t ahead, float *s) {                                                           \
-        few_scores_as(type, q, rows, k, stride, n, D, ahead, s);                                                       \
+        if (D == 64)                                                                                                   \
+            few_scores_as(type, q, rows, k, stride, n, 64, ahead, s);                                                  \
+        else if (D == 128)                                                                                             \
+            few_scores_as(type, q, rows, k, stride, n, 128, ahead, s);                                                 \
+        else                                                                                                           \
+            few_scores_as(type, q, rows, k, stride, n, D, ahead, s);                                                   \
     }                                                                                                                  \
     static void few_values_##name(const void *p, int32_t rows, const char *v, int64_t stride, int64_t n, int64_t Dv,   \
                                   int64_t ahead, const float *alpha, float *o) {                                       \
-        few_values_as(type, p, rows, v, stride, n, Dv, ahead, alpha, o);                                               \
+        if (Dv == 64)                                                                                                  \
+            few_values_as(type, p, rows, v, stride, n, 64, ahead, alpha, o);                                           \
+        else if (Dv == 128)                                                                                            \
+            few_values_as(type, p, rows, v, stride, n, 128, ahead, alpha, o);                                          \
+        else                                                                                                           \
+            few_values_as(type, p, rows, v, stride, n, Dv, ahead, alpha, o);                                           \
     }                                                                                                                  \
-    static const kf_few_kernels few_##name = {4, few_scores_##name, few_values_##name, softmax_f32};
+    static const kf_few_kernels few_##name = {4, KF_FEW_LARGEST, few_scores_##name, few_values_##name, few_softmax_f32};
 
 DEFINE_FEW(f32, KF_TYPE_F32)
 DEFINE_FEW(f16, KF_TYPE_F16)
