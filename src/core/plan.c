@@ -4,8 +4,8 @@
 #include "core/plan.h"
 
 // Splits are meant for machines of any size, so their number is that of a large one: with few rows an item reads its
-// keys once and leaves a state of a few kilobytes, so 256 items cost little; a tile of many rows leaves more.
-enum { ITEMS_FEW = 256, ITEMS_TILES = 32 };
+// keys once and leaves a state of a few kilobytes, so 128 items cost little (256 cost 1 %); a tile of many rows leaves more.
+enum { ITEMS_FEW = 128, ITEMS_TILES = 32 };
 // Keys of the shortest split: below, the state costs as much as the keys. With fixed_split the length is one constant.
 enum { SPLIT_MIN_FEW = 256, SPLIT_MIN_TILES = 1024, SPLIT_FIXED_FEW = 1024 };
 
