@@ -310,13 +310,13 @@ mutant cuda cuda-split-weight src/cuda/merge.cu \
     attention/decode
 mutant cuda cuda-softmax-rescale src/cuda/softmax.cu \
     'if (most > m) d *= weight_of(m, most), m = most;' 'if (most > m) m = most;' \
-    softmax/long
+    softmax/fixed-split
 mutant cuda cuda-softmax-blocks src/cuda/softmax.cu \
     '*d += room.from[rank].y * weight_of(room.from[rank].x, *m);' '*d += room.from[rank].y;' \
     softmax/fixed-split
 mutant cuda cuda-rmsnorm-offset src/cuda/rmsnorm.cu \
     's[i][e] *= a.weight_offset + w[e];' 's[i][e] *= w[e];' \
-    rmsnorm/gemma
+    rmsnorm/aligned-gemma
 mutant cuda cuda-swiglu-sign src/cuda/swiglu.cu \
     '(gate >= 0.0f ? s : t * s)' '(gate >= 0.0f ? s : s)' \
     swiglu/separate

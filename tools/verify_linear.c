@@ -219,6 +219,27 @@ static void type_cases(verify_run *run, int type) {
     verify_case(run, check_linear, &row, "linear/large/%s", weight->name);
 }
 
+// So many columns that a warp's buffers go round, and so many outputs that blocks go on to further ones.
+static void long_cases(verify_run *run) {
+    static const struct {
+        const char *name;
+        int64_t T, N, K;
+        bool quantised;
+    } LONG[] = {{"columns", 3, 24, 10240, true}, {"steps", 2, 400, 4352, true}, {"outputs", 2, 69000, 64, false}};
+    for (int type = 0; type < VERIFY_WEIGHT_TYPES; type++) {
+        const bool dense = VERIFY_WEIGHTS[type].values == 1;
+        for (int c = 0; c < 2 * COUNT(LONG); c++) {
+            linear_case row = {.type = type, .T = LONG[c / 2].T, .N = LONG[c / 2].N, .K = LONG[c / 2].K, .y = "fp32"};
+            row.packed = !dense, row.int8 = !dense && c % 2, row.x = dense && c % 2 ? DTYPES[type] : "fp32";
+            if (!dense && !LONG[c / 2].quantised) continue;
+            verify_case(run, check_linear, &row, "linear/%s/many-%s/%s", VERIFY_WEIGHTS[type].name, LONG[c / 2].name,
+                        dense   ? c % 2 ? "same" : "fp32"
+                        : c % 2 ? "int8"
+                                : "exact");
+        }
+    }
+}
+
 // The quantiser of activations by itself: a code that is off by one shows as it is, with no sum to hide in.
 static void quantiser_cases(verify_run *run) {
     for (int h = -1; h < COUNT(HOSTILE); h++) {
@@ -235,6 +256,7 @@ static void quantiser_cases(verify_run *run) {
 void verify_linear(verify_run *run) {
     quantiser_cases(run);
     for (int type = 0; type < VERIFY_WEIGHT_TYPES; type++) type_cases(run, type);
+    long_cases(run);
     for (int64_t n = 0; n < run->random; n++) {
         uint64_t state = run->seed * 1000121 + (uint64_t)n;
         linear_case row = {.type = (int)(verify_random(&state) % VERIFY_WEIGHT_TYPES),

@@ -142,6 +142,12 @@ void verify_rmsnorm(verify_run *run) {
             verify_case(run, check_rmsnorm, &row, "rmsnorm/aligned%s/%lld/%s", n % 2 ? "-in-place" : "",
                         (long long)row.n, row.x);
         }
+        for (int n = 3; n < COUNT(ALIGNED); n += 3) {
+            rmsnorm_case row = {.rows = {1, 3}, .n = ALIGNED[n], .weight = "x", .offset = 1, .eps = 1e-6f};
+            row.cast = (n / 3 + d) % 3;
+            set_dtypes(&row, DTYPES[d], DTYPES[d]);
+            verify_case(run, check_rmsnorm, &row, "rmsnorm/aligned-gemma/%lld/%s", (long long)row.n, row.x);
+        }
         for (int n = 0; n < COUNT(MIXED); n++) {
             rmsnorm_case row = {
                 .rows = {1, 3}, .n = MIXED[n], .residual = true, .sum = d ? "fp32" : "bf16", .weight = "x"};

@@ -159,6 +159,9 @@ void verify_softmax(verify_run *run) {
         verify_case(run, check_softmax, &row, "softmax/long/%s", row.x);
         row.n = 270001;
         verify_case(run, check_softmax, &row, "softmax/longer/%s", row.x);
+        row.n = 150001, row.fixed_split = true;
+        verify_case(run, check_softmax, &row, "softmax/fixed-split/%lld/%s", (long long)row.n, row.x);
+        row.fixed_split = false;
         row.n = 0;
         verify_case(run, check_softmax, &row, "softmax/empty-rows/%s", row.x);
         row.n = 5, row.rows[1] = 0;
