@@ -11,7 +11,7 @@
 #
 # A mutant is a line at the end of this file: the file, a text that must stand in it exactly once, what to put there instead, and the
 # case of verify that must fail. Everything happens in a copy of the tree under BUILD/mutants (BUILD: KEYFOLD_BUILD, or build), compiled
-# with little optimisation. With 77 as exit status nothing could be run here.
+# with little optimisation; CMAKE_ARGS are further options of CMake. With 77 as exit status nothing could be run here.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 wanted=quick step=both keep=
@@ -56,7 +56,7 @@ prepare() {
     mkdir -p "$tree"
     cp -pR CMakeLists.txt cmake include python src tools "$tree"/ || return 1
     # shellcheck disable=SC2086
-    cmake -S "$tree" -B "$build" -DKEYFOLD_TESTS=OFF -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS_RELEASE=-O1 $options >"$work/build.log" 2>&1 && compile || {
+    cmake -S "$tree" -B "$build" -DKEYFOLD_TESTS=OFF -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS_RELEASE=-O1 $options ${CMAKE_ARGS:-} >"$work/build.log" 2>&1 && compile || {
         tail -n 30 "$work/build.log"
         return 1
     }
