@@ -465,8 +465,9 @@ typedef struct kf_embedding_args {
      KF_ACTIVATIONS_INT8   x is quantised to int8 in blocks of 32 along K (scale = max|x| / 127, round to nearest, ties to even; the scale
                            in fp32) for quantised weights; integer dot products. For dense weights the same as EXACT.
    The bits of a row of y do not depend on T; on CUDA so with fixed_split alone. Without it there are two orders of sums on CUDA, one for up to
-   eight rows and one for more, and more than eight rows over dense W of x's type, 16-byte aligned rows, go to cuBLASLt where that library is
-   found (it is loaded at run time), in an order that depends on T; equal calls give equal bits in all of these.
+   eight rows and one for more (over dense W also for so many columns that the rows do not fit a thread block's shared memory), and where the
+   second would be taken over dense W of x's type, 16-byte aligned rows, cuBLASLt is called if that library is found (it is loaded at run
+   time), in an order that depends on T; equal calls give equal bits in all of these.
    On CUDA: up to eight rows over quantised W: x in fixed point, blocks of 32, each value to within 2^-30 of the block's largest (or 2^-120),
    integer products, fp32 sums. Else products of 16-bit parts by tensor cores, whose sums of 32 columns (16-bit W with x of its type: of K / 16, at
    least 128; in cuBLASLt of K) are cut off instead of rounded, the rest in fp32. An infinity in a row of x may give NaN in that row of y. W is
