@@ -13,7 +13,7 @@ set -e
 folder=$1 architecture=${2:-90} version=0.3.36
 mkdir -p "$folder" && cd "$folder"
 [ -f llama_cpp_python-$version.tar.gz ] ||
-    python3 -m pip download --no-deps --no-build-isolation --no-binary :all: -d . llama-cpp-python==$version
+    python3 -m pip download --no-deps --no-binary llama-cpp-python -d . llama-cpp-python==$version
 [ -d llama_cpp_python-$version ] || tar xzf llama_cpp_python-$version.tar.gz
 source=llama_cpp_python-$version/vendor/llama.cpp
 kernels="acc add-id allreduce argmax binbcast clamp concat convert cpy fattn fattn-tile fill fwht getrows ggml-cuda mmf mmid
