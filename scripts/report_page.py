@@ -43,6 +43,10 @@ TITLES = {
     ),
     "h200/bench.json": ("keyfold bench on the GPU", "Share of the machine's own ceilings."),
     "h200/studies/triton_flash_attention.json": ("Study: FlashAttention-2 in Triton", ""),
+    "h200/studies/triton_flash_attention_ncu.json": (
+        "Study: counters of every forward kernel",
+        "SM and tensor pipe, % of their peaks; a row is a launch.",
+    ),
     "h200/studies/triton_decode.json": ("Study: split decode in Triton", "The sweep over G, the number of splits."),
     "h200/studies/cuda_graph_decode.json": ("Study: a decode step as a CUDA graph", "Tokens a second of one stream."),
     "h200/studies/cuda_graph_text.json": (

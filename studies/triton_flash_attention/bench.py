@@ -45,23 +45,24 @@ def gluon_call(case, place, x):
     return call
 
 
-def tuning():
+def tuning(case):
     """The tuner's times of every configuration for its last shape, the best first, with what each one occupies."""
     rows = []
     for chosen, times in study.tuned_kernel.configs_timings.items():
         us = (times[0] if isinstance(times, (list, tuple)) else times) * 1e3
         row = {**chosen.kwargs, "warps": chosen.num_warps, "stages": chosen.num_stages, "us": round(us, 2)}
-        rows.append({**row, **occupied(row)})
+        rows.append({**row, **occupied(row, case)})
     return sorted(rows, key=lambda row: row["us"])
 
 
-def occupied(row):
-    """Registers a thread, spills and shared memory, of the kernel that was compiled last with this configuration."""
+def occupied(row, case):
+    """Registers a thread, spills and shared memory, of the kernel that was compiled with this configuration, D and mask."""
     found = {}
     for caches in study.forward_kernel.device_caches.values():
         for kernel in caches[0].values():
             named = {study.forward_kernel.arg_names[path[0]]: value for path, value in kernel.src.constants.items()}
-            same = all(named.get(name) == row[name] for name in ("BLOCK_M", "BLOCK_N"))
+            wanted = {"BLOCK_M": row["BLOCK_M"], "BLOCK_N": row["BLOCK_N"], "D": case.shape[-1], "CAUSAL": case.causal}
+            same = all(named.get(name) == value for name, value in wanted.items())
             if same and (kernel.metadata.num_warps, kernel.metadata.num_stages) == (row["warps"], row["stages"]):
                 found = {"registers": kernel.n_regs, "spills": kernel.n_spills, "shared": kernel.metadata.shared}
     return found
@@ -78,7 +79,7 @@ def main():
             if options.match not in case.title:
                 continue
             row = measure(case, place, peers=options.peers.split(","), extra=kernels, count=options.rounds)
-            row = {**row, "tuning": tuning(), **source}
+            row = {**row, "tuning": tuning(case), **source}
             triton_us = row["times_us"].get("triton")
             row["triton_speed"] = (
                 {n: round(t / triton_us, 4) for n, t in row["times_us"].items() if n != "triton"} if triton_us else {}
