@@ -11,6 +11,7 @@ quartile of the paired rounds' ratios does (the package's first lines). A peer t
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator, Optional
@@ -128,11 +129,16 @@ def judge(demand: Demand, rows: list[Row]) -> Verdict:
     return Verdict(demand, reached, asked, beside + (f" (without {', '.join(missing)})" if missing else ""))
 
 
+def cut(ratio: float) -> str:
+    """Three decimals, not rounded: what is shown as 1.000 has reached it."""
+    return f"{math.floor(ratio * 1000) / 1000:.3f}"
+
+
 def table(rows: list[Row]) -> list[str]:
     lines = ["| work | asked | times | reached | holds |", "|---|---|---|---|---|"]
     for demand in demands():
         v = judge(demand, rows)
-        reached = "" if v.reached is None else f"{v.reached:.3f}"
+        reached = "" if v.reached is None else cut(v.reached)
         lines.append(f"| {demand.case.title} | {v.asked:g} | {v.beside} | {reached} | {v.holds} |")
     return lines
 
@@ -151,7 +157,7 @@ def linear_table(rows: list[Any]) -> list[str]:
         reached = row.get("ratios", {}).get("read", times["read"] / times["keyfold"])
         holds = "yes" if reached >= READ_SHARE else "NO"
         lines.append(
-            f"| linear {row['shape']} {row['type']}, one row | {READ_SHARE:g} | read | {reached:.3f} | {holds} |"
+            f"| linear {row['shape']} {row['type']}, one row | {READ_SHARE:g} | read | {cut(reached)} | {holds} |"
         )
     return lines
 
