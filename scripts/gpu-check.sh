@@ -29,8 +29,8 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
-PROCESSES=${PROCESSES:-$(nproc 2>/dev/null || echo 4)}
-[ "$PROCESSES" -le 16 ] || PROCESSES=16
+cores=$(nproc 2>/dev/null || echo 4)
+PROCESSES=${PROCESSES:-$((cores < 16 ? cores : 16))} # each has a context on the device: a few hundred megabytes
 stages="build verify large sequences devices memcheck racecheck initcheck synccheck mutants python model bench peers dobench profile"
 
 command -v nvidia-smi >/dev/null || { echo "gpu-check: there is no nvidia-smi, so no GPU"; exit 1; }
@@ -57,12 +57,18 @@ limit_of() {
     esac
 }
 
-# parts SECONDS PROCESSES OPTIONS...: verify, shared by processes; no case is begun after SECONDS
+# parts SECONDS PROCESSES FOLDER OPTIONS...: verify, shared by processes; no case is begun after SECONDS
 parts() {
-    seconds=$1 processes=$2
-    [ "$seconds" -ge 1 ] || seconds=1
-    shift 2
-    timeout "$((seconds + 150))" sh scripts/verify-parts.sh "$keyfold" "$processes" "$work/$stage" --backend cuda --limit 120 --stop-after "$seconds" "$@"
+    seconds=$1 processes=$2 folder=$work/$3
+    shift 3
+    timeout "$((seconds + 150))" sh scripts/verify-parts.sh "$keyfold" "$processes" "$folder" --backend cuda --limit 120 --stop-after "$seconds" "$@"
+}
+
+# The architectures share the processes.
+processes_each() {
+    # shellcheck disable=SC2086
+    set -- $architectures
+    echo "$(((PROCESSES + $# - 1) / $#))"
 }
 
 stage_build() {
@@ -73,11 +79,15 @@ stage_build() {
 # Kernels that no case launches are named.
 stage_verify() {
     status=0
-    end=$(($(date +%s) + $(limit_of verify)))
+    rm -f "$work"/verify-*.failed
     for arch in $architectures; do
-        echo "architecture: $arch"
         # shellcheck disable=SC2046
-        parts "$((end - $(date +%s)))" "$PROCESSES" --threads 1 --quick --kernels $(held_to "$arch") >"$work/verify-$arch.txt" || status=1
+        parts "$(limit_of verify)" "$(processes_each)" "verify-$arch" --threads 1 --quick --kernels $(held_to "$arch") >"$work/verify-$arch.txt" || : >"$work/verify-$arch.failed" &
+    done
+    wait
+    for arch in $architectures; do
+        [ ! -e "$work/verify-$arch.failed" ] || status=1
+        echo "architecture: $arch"
         grep -v '^kernel ' "$work/verify-$arch.txt"
         # Among them one in which initcheck once found something, however small others become.
         { sed -n 's/^kernel [0-9]* \([^ ]*\) .*/\1/p' "$work/verify-$arch.txt"; echo attention/report/rope-small-keys/bf16; } | sort -u >"$work/cases-$arch.txt"
@@ -107,7 +117,7 @@ stage_verify() {
 stage_large() {
     threads=$((PROCESSES / 5))
     [ "$threads" -ge 1 ] || threads=1
-    parts "$(limit_of large)" 6 --threads "$threads" --large --times
+    parts "$(limit_of large)" 6 large --threads "$threads" --large --times
     status=$?
     echo "the cases that took longest:"
     cat "$work"/large/part-* | grep '^time ' | sort -k2,2rn | head -n 12
@@ -123,10 +133,10 @@ stage_devices() {
     status=0
     for device in 0 1; do
         echo "device $device:"
-        parts "$(limit_of devices)" "$PROCESSES" --threads 1 --quick --device "$device" --op device || status=1
+        parts "$(limit_of devices)" "$PROCESSES" "devices-$device" --threads 1 --quick --device "$device" --op device || status=1
     done
     echo "every operation on device 1:"
-    parts "$(limit_of devices)" "$PROCESSES" --threads 1 --quick --device 1 || status=1
+    parts "$(limit_of devices)" "$PROCESSES" devices-all --threads 1 --quick --device 1 || status=1
     return "$status"
 }
 
@@ -156,16 +166,17 @@ sanitizer() {
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not installed"; return 77; }
     [ -s "$work/cases-here.txt" ] || { echo "the stage 'verify' comes first"; return 1; }
     rm -f "$work/$tool"-*
+    each=$(processes_each)
     for arch in $architectures; do
         part=0
-        while [ "$part" -lt "$PROCESSES" ]; do
+        while [ "$part" -lt "$each" ]; do
             # shellcheck disable=SC2046
             timeout "$(limit_of "$tool")" compute-sanitizer --tool "$tool" --error-exitcode 99 "$@" "$keyfold" verify --backend cuda $(held_to "$arch") --quick \
-                --once --names --threads 1 --cases "$work/cases-$arch.txt" --part "$part/$PROCESSES" >"$work/$tool-$arch-$part.txt" 2>&1 || echo "$?" >"$work/$tool-$arch-$part.status" &
+                --once --names --threads 1 --cases "$work/cases-$arch.txt" --part "$part/$each" >"$work/$tool-$arch-$part.txt" 2>&1 || echo "$?" >"$work/$tool-$arch-$part.status" &
             part=$((part + 1))
         done
-        wait
     done
+    wait
     cases=$(cat "$work/$tool"-*.txt | sed -n 's/^verify: \([0-9]*\) cases.*/\1/p' | awk '{ n += $1 } END { print n + 0 }')
     failed_cases=$(cat "$work/$tool"-*.txt | sed -n 's/^verify: .* cases, \([0-9]*\) failed.*/\1/p' | awk '{ n += $1 } END { print n + 0 }')
     wanted=$(cat "$work"/cases-*.txt | wc -l)
