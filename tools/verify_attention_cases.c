@@ -204,6 +204,48 @@ static void tile_cases(verify_run *run) {
     }
 }
 
+// On a device: fewer tiles of 128 rows than multiprocessors (132 of an H200, where a third to all of them counts), and keys enough to be split
+// beside each other and merged.
+static const attention_case FEW_TILES[] = {
+    {.name = "full", .H = 40, .Nq = 100, .Nk = 1100, .D = 64},
+    {.name = "causal", .H = 20, .Nq = 300, .Nk = 1300, .D = 128, .flags = CAUSAL},
+    {.name = "more-queries", .H = 6, .Nq = 1000, .Nk = 700, .D = 64, .flags = CAUSAL},
+    {.name = "packed", .B = 3, .H = 32, .Hkv = 8, .Nq = 50, .Nk = 1200, .D = 64, .flags = CAUSAL},
+    {.name = "lengths", .B = 4, .H = 10, .Nq = 130, .Nk = 1100, .D = 128, .flags = CAUSAL, .with = LENGTHS | SINKS},
+    {.name = "window", .H = 6, .Nq = 1000, .Nk = 1000, .D = 64, .flags = CAUSAL | LEFT, .left = 99},
+    {.name = "general", .H = 40, .Nq = 70, .Nk = 1100, .D = 128, .softcap = 10, .with = MASK | BIAS},
+    {.name = "padded", .H = 40, .Nq = 100, .Nk = 1100, .D = 80, .Dv = 40, .with = POSITIONS, .flags = CAUSAL},
+    {.name = "shuffled", .H = 36, .Hkv = 12, .Nq = 128, .Nk = 1030, .D = 40, .layout = VERIFY_SHUFFLED},
+    {.name = "rope",
+     .B = 2,
+     .H = 20,
+     .Hkv = 10,
+     .Nq = 128,
+     .Nk = 1100,
+     .D = 128,
+     .flags = ROPE | CAUSAL,
+     .rope = {.pairing = KF_ROPE_NEOX}},
+    {.name = "rope-lengths",
+     .B = 4,
+     .H = 10,
+     .Nq = 120,
+     .Nk = 1100,
+     .D = 64,
+     .flags = ROPE | CAUSAL,
+     .with = LENGTHS,
+     .rope = {.pairing = KF_ROPE_GPTJ}},
+};
+
+static void few_tile_cases(verify_run *run) {
+    static const char *const OUTPUTS[] = {"fp16", "bf16", "fp32"}; // of bf16 inputs last
+    for (int n = 0; run->device && n < COUNT(FEW_TILES) * COUNT(OUTPUTS); n++) {
+        attention_case row = FEW_TILES[n / COUNT(OUTPUTS)];
+        row.o = OUTPUTS[n % COUNT(OUTPUTS)];
+        row.q = row.kv = n % COUNT(OUTPUTS) == 0 ? "fp16" : "bf16";
+        verify_case(run, check_attention, &row, "attention/few-tiles/%s/%s-%s", row.name, row.q, row.o);
+    }
+}
+
 static void mix_cases(verify_run *run) {
     static const char *const NAMES[] = {"decode", "few", "many"};
     static const int64_t DIMS[] = {64, 128, 256};
@@ -380,6 +422,7 @@ void verify_attention(verify_run *run) {
     head_dim_pair_cases(run);
     size_cases(run);
     tile_cases(run);
+    few_tile_cases(run);
     mix_cases(run);
     way_cases(run);
     random_cases(run);

@@ -150,6 +150,10 @@ static void one_nan_in_v(attention_tensors *t) {
     const int64_t index[4] = {0, 0, t->v->shape[2] / 3, 5};
     verify_set(t->v, index, NAN);
 }
+static void one_inf_in_k(attention_tensors *t) {
+    const int64_t index[4] = {0, 0, t->k->shape[2] / 3, 5};
+    verify_set(t->k, index, INFINITY);
+}
 static void nan_q_row(attention_tensors *t) {
     const int64_t index[4] = {0, 1, t->q->shape[2] / 2, 3};
     verify_set(t->q, index, NAN);
@@ -339,6 +343,28 @@ static const attention_case HOSTILE[] = {
     {.name = "nan-bias", .B = 1, .Nq = 8, .Nk = 60, .with = BIAS, .edit = nan_bias},
 };
 
+// On a device, fp32: an infinity reaches the rows that see it as an infinity (or gives a key no weight), and no other row.
+static const attention_case INFINITE[] = {
+    {.name = "inf-v", .H = 4, .Hkv = 2, .Nq = 70, .Nk = 70, .flags = CAUSAL, .edit = inf_v_in_the_middle},
+    {.name = "inf-v-mask", .Nq = 40, .Nk = 90, .D = 128, .with = MASK | LENGTHS, .B = 2, .edit = inf_v_in_the_middle},
+    {.name = "inf-v-split", .H = 2, .Nq = 130, .Nk = 1500, .D = 128, .flags = CAUSAL, .edit = inf_v_in_the_middle},
+    {.name = "one-inf-in-k", .H = 3, .Nq = 70, .Nk = 90, .D = 200, .flags = CAUSAL, .edit = one_inf_in_k},
+    {.name = "one-inf-in-k-rope-q",
+     .Nq = 33,
+     .Nk = 60,
+     .flags = CAUSAL | KF_ATTENTION_ROPE_Q,
+     .rope = {.pairing = KF_ROPE_NEOX},
+     .edit = one_inf_in_k},
+};
+
+static void infinite_cases(verify_run *run) {
+    for (int c = 0; run->device && c < COUNT(INFINITE); c++) {
+        attention_case row = INFINITE[c];
+        row.q = row.kv = row.o = "fp32";
+        verify_case(run, check_attention, &row, "attention/infinite/%s", row.name);
+    }
+}
+
 static void named_cases(verify_run *run, const attention_case *rows, int count, const char *folder) {
     static const char *const DTYPES[] = {"fp32", "fp16", "bf16"};
     for (int c = 0; c < count; c++) {
@@ -353,4 +379,5 @@ static void named_cases(verify_run *run, const attention_case *rows, int count, 
 void verify_attention_reports(verify_run *run) {
     named_cases(run, REPORTS, COUNT(REPORTS), "report");
     named_cases(run, HOSTILE, COUNT(HOSTILE), "hostile");
+    infinite_cases(run);
 }

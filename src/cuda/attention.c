@@ -29,6 +29,7 @@ enum {
     SHARED_RESERVED = 1024, // bytes of shared memory that the device keeps for each block
     KEYS_ALIGNMENT = 64,    // bytes
     MOST_TILE_KEYS = 128,   // of a prefill
+    FEW_SPLITS = 8,         // of many rows, merged by a thread for each chunk of a row
     TUNED_ROWS = 128,       // the rows of a tile in the measure of a shape that tuned.h goes by
     MOST_CLUSTER = 8,       // blocks that merge through shared memory: 16 of them took 1 us longer to start than 8
     SECTION_BYTES =
@@ -61,15 +62,20 @@ static int64_t rows_of_kv_head(const struct kf_attention_options *n) { return n-
 
 static bool is_decode(const struct kf_attention_options *n) { return rows_of_kv_head(n) <= DECODE_ROWS; }
 
-// The head dimensions for which there are kernels of rotated bf16 keys.
-enum { ROTATED_BF16_D = 128 };
+enum {
+    ROTATED_BF16_D = 128, // up to here there are kernels of rotated bf16 keys
+    // Queries that turn are rounded to bf16 once, as a rotation in front leaves them. Where there are so few keys, that alone can miss the 5e-3
+    // that RoPE may err by: there q is kept as fp16, three bits more, and the keys with it.
+    FEW_KEYS = 256
+};
 
 // The type of the kernels that compute a problem. Tensor cores multiply 16-bit types, and both factors are of one: all else is for the fp32
 // kernels. A prefill's keys turn once, in a kernel before it; rounded to bf16 again they would err by more than the 5e-3 that RoPE may.
 static int32_t kernel_type(const kf_attention_problem *p) {
     const struct kf_attention_options *n = &p->options;
     if (p->q.type == KF_TYPE_F32 || p->k.type != p->q.type) return KF_TYPE_F32;
-    if (!n->rope_k || is_decode(n) || p->q.type == KF_TYPE_F16) return p->q.type;
+    const bool exact = n->rope_k || (n->rope_q && n->Nk <= FEW_KEYS);
+    if (!exact || is_decode(n) || p->q.type == KF_TYPE_F16) return p->q.type;
     return n->D <= ROTATED_BF16_D && n->Dv <= ROTATED_BF16_D ? KF_CUDA_ROTATED_BF16 : KF_TYPE_F32;
 }
 
@@ -131,9 +137,30 @@ bool kf_cuda_tune_tile(int32_t D, int32_t index, kf_cuda_tile *tile) {
 void kf_cuda_tune_force(int32_t index) { forced = index; }
 #endif
 
+// Keys of a split where a prefill has fewer tiles than the device has multiprocessors, but too many for choose_split: as many splits as give
+// each multiprocessor `blocks` blocks, under a causal mask twice as many, for they differ. 0: not cut.
+static int32_t split_of_few_tiles(const kf_op *op, const kf_cuda_attention_kernel *kernel) {
+    const struct kf_attention_options *n = &op->problem.attention.options;
+    const int64_t multiprocessors = kf_cuda(op->context)->multiprocessors, group = n->H / n->Hkv;
+    const int64_t apart = group * divide_up(n->Nq, kernel->rows), packed = divide_up(group * n->Nq, kernel->rows);
+    const int64_t tiles = n->B * n->Hkv * (packed < apart ? packed : apart);
+    if (op->context->info.fixed_split || kernel->type == KF_TYPE_F32 || kernel->rows != TUNED_ROWS ||
+        kernel->blocks < 2 || tiles * 4 <= multiprocessors || tiles > multiprocessors)
+        return 0;
+    const bool causal = n->window_right == 0, few = tiles * 2 <= multiprocessors;
+    if (causal && !few) return 0;
+    int64_t splits = (causal ? 2 : 1) * kernel->blocks * multiprocessors / tiles;
+    if (splits > FEW_SPLITS) splits = FEW_SPLITS;
+    int64_t keys = divide_up(n->Nk, splits);
+    if (keys < (few ? 256 : 1024)) keys = few ? 256 : 1024;
+    keys = divide_up(keys, MOST_TILE_KEYS) * MOST_TILE_KEYS;
+    return keys < n->Nk ? (int32_t)keys : 0;
+}
+
 // The tiles that were measured to be fastest for a shape like this one, or `first` where the device has no room for them. A
 // fixed split promises a sequence the same bits in any batch: then nothing is chosen by how many there are.
-static const kf_cuda_attention_kernel *choose_tile(const kf_op *op, const kf_cuda_attention_kernel *first) {
+static const kf_cuda_attention_kernel *choose_tile(const kf_op *op, const kf_cuda_attention_kernel *first,
+                                                   int32_t *split) {
     const kf_attention_problem *p = &op->problem.attention;
     const struct kf_attention_options *n = &p->options;
     const kf_cuda_device *device = kf_cuda(op->context);
@@ -142,6 +169,8 @@ static const kf_cuda_attention_kernel *choose_tile(const kf_op *op, const kf_cud
 #if KF_TUNE
     if (forced >= 0 && tile_at(first, forced)) return tile_at(first, forced);
 #endif
+    *split = split_of_few_tiles(op, first);
+    if (*split) return first;
     for (size_t c = 0; c < sizeof choices / sizeof *choices; c++) {
         const kf_cuda_choice *choice = &choices[c];
         if (choice->D != first->D || choice->causal != (n->window_right == 0) || choice->most < size) continue;
@@ -248,7 +277,7 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     const int64_t group = n->H / n->Hkv;
     const bool decode = is_decode(n);
     plan->plain = find_kernel(device, p, decode ? KF_CUDA_DECODE : KF_CUDA_PREFILL, rows_of_kv_head(n));
-    if (plan->plain && !decode) plan->plain = choose_tile(op, plan->plain);
+    if (plan->plain && !decode) plan->plain = choose_tile(op, plan->plain, &plan->split);
     if (plan->plain) plan->general = find_general(device, p, plan->plain);
     plan->merge = kf_cuda_merge;
     if (!plan->general)
@@ -258,7 +287,8 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     const int64_t rows = plan->plain->rows, apart = group * divide_up(n->Nq, rows),
                   packed = divide_up(group * n->Nq, rows);
     cut_rows(n, packed < apart ? group : 1, rows, plan);
-    if (!n->rope_k || decode || plan->plain->type == KF_TYPE_F32) return KF_OK;
+    const bool rotated = n->rope_k || plan->plain->type == KF_CUDA_ROTATED_BF16;
+    if (!rotated || decode || plan->plain->type == KF_TYPE_F32) return KF_OK;
     for (const kf_cuda_attention_kernel *row = kf_cuda_rotate_keys; row->function && !plan->rotate; row++)
         if (row->type == p->k.type && row->D >= n->D) plan->rotate = row;
     if (rotate_blocks(n) > INT32_MAX)
@@ -313,7 +343,9 @@ static kf_status make_plan_here(kf_op *op) {
     const bool few = plan.plain->kind == KF_CUDA_DECODE ||
                      (!op->context->info.fixed_split &&
                       (int64_t)plan.lists * plan.tiles * 4 <= kf_cuda(op->context)->multiprocessors);
-    if (few)
+    if (plan.split)
+        plan.splits = (int32_t)divide_up(n->Nk, plan.split), plan.cluster = 1;
+    else if (few)
         choose_split(op->context, n->Nk, &plan);
     else
         plan.split = INT32_MAX, plan.splits = plan.cluster = 1;
@@ -326,6 +358,7 @@ static kf_status make_plan_here(kf_op *op) {
     const int64_t together = bytes > 0 ? SECTION_BYTES / bytes * lists_per_kv : plan.lists;
     if (!plan.section) plan.section = (int32_t)(together < lists_per_kv ? lists_per_kv : together);
     if (plan.section > plan.lists) plan.section = plan.lists;
+    if (plan.plain->kind == KF_CUDA_PREFILL && plan.splits <= FEW_SPLITS) plan.merge = &kf_cuda_merge[1];
     if (merges_by_kernel(&plan)) KF_TRY(prepare_kernel(plan.merge));
     if (plan.rotate) KF_TRY(prepare_kernel(plan.rotate));
     op->plan.shared_bytes = workspace_of(&plan, n, states);
@@ -443,6 +476,7 @@ kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
     kf_cuda_attention a = make_argument(op, workspace);
     if (plan->rotate) KF_TRY(rotate_keys(op, workspace, &a));
     // Where positions are given, a window's intervals may leave gaps between them: keys that no row sees.
+    const bool turned = plan->rotate && rotate_blocks(&op->problem.attention.options) > 0;
     const bool gaps = a.positions && a.window_left != INT64_MAX;
     const bool general =
         !a.aligned || a.softcap > 0 || a.alibi_slopes || a.bias || a.mask || a.scale < 0 || gaps || a.rope.k;
@@ -453,11 +487,14 @@ kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
                                         .threads = kernel->threads,
                                         .shared = kernel->shared,
                                         .cluster = plan->cluster,
-                                        .dependent = kernel->kind == KF_CUDA_DECODE};
+                                        .dependent = kernel->kind == KF_CUDA_DECODE || turned};
     KF_TRY(kf_cuda_launch(device, kernel->function, &tiles, &a, "attention: launch"));
     if (!merges_by_kernel(plan)) return KF_OK;
+    const int64_t count = (int64_t)plan->lists * plan->rows;
     const kf_cuda_launch_shape rows = {
-        .blocks = (int64_t)plan->lists * plan->rows, .threads = plan->merge->threads, .dependent = true};
+        .blocks = plan->merge->rows ? count : divide_up(count * (a.Dv / 8), plan->merge->threads),
+        .threads = plan->merge->threads,
+        .dependent = true};
     return kf_cuda_launch(device, plan->merge->function, &rows, &a, "attention: launch of the merge");
 }
 

@@ -17,6 +17,30 @@
 
 enum { KF_ROPE_STEPS = 16 }; // rows between two angles that are computed
 
+// The two floats of a packed pair.
+template <class T> __device__ __forceinline__ float2 kf_unpack(uint32_t pair);
+template <> __device__ __forceinline__ float2 kf_unpack<__nv_bfloat16>(uint32_t pair) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+template <> __device__ __forceinline__ float2 kf_unpack<__half>(uint32_t pair) {
+    return __half22float2(*reinterpret_cast<const __half2 *>(&pair));
+}
+
+// Eight elements of 16 bits, 16 bytes.
+template <class T> __device__ __forceinline__ void kf_chunk_load(const char *from, float *x) {
+    const uint4 all = *reinterpret_cast<const uint4 *>(from);
+    const uint32_t word[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 two = kf_unpack<T>(word[i]);
+        x[2 * i] = two.x, x[2 * i + 1] = two.y;
+    }
+}
+template <class T> __device__ __forceinline__ void kf_chunk_store(char *to, const float *x) {
+    *reinterpret_cast<uint4 *>(to) =
+        make_uint4(kf_pack<T>(x[0], x[1]), kf_pack<T>(x[2], x[3]), kf_pack<T>(x[4], x[5]), kf_pack<T>(x[6], x[7]));
+}
+
 // A tile of 16-bit elements in swizzled chunks (mma.cuh).
 template <class T, int COLS> struct kf_rope_tile {
     char *base;
@@ -25,6 +49,12 @@ template <class T, int COLS> struct kf_rope_tile {
     }
     __device__ __forceinline__ float load(int row, int column) const { return (float)*at(row, column); }
     __device__ __forceinline__ void store(int row, int column, float x) const { *at(row, column) = (T)x; }
+    __device__ __forceinline__ void load_chunk(int row, int chunk, float *x) const {
+        kf_chunk_load<T>(base + kf_swizzle<COLS>(row, chunk), x);
+    }
+    __device__ __forceinline__ void store_chunk(int row, int chunk, const float *x) const {
+        kf_chunk_store<T>(base + kf_swizzle<COLS>(row, chunk), x);
+    }
 };
 
 // A tile of floats with rows STRIDE apart.
@@ -119,6 +149,93 @@ __device__ __forceinline__ void kf_rotate_queries(const kf_cuda_attention &a, co
     const int end = min(row + COUNT, w.rows);
     for (; row < end; row++)
         kf_rotate_row(a.rope, tile, row, kf_block_position(a, w, kf_block_row(a, w.row0 + row).x), lane);
+}
+
+// Rows of COLS elements of which all turn, chunk by chunk: a lane has the pairs of two chunks, 8 of them, in every AT_ONCE-th row. The angles of
+// the first rows come through `table` in shared memory, [AT_ONCE + 1][COLS / 2] of a warp, so that each is computed by one lane.
+template <int COLS> struct kf_rope_chunks {
+    static constexpr int PAIRS = COLS / 2, PARTS = COLS / (2 * KF_CHUNK), AT_ONCE = PARTS <= 32 ? 32 / PARTS : 1;
+    static constexpr bool POSSIBLE = 32 % PARTS == 0;
+    static constexpr int TABLE_BYTES = POSSIBLE ? (AT_ONCE + 1) * PAIRS * 8 : 0;
+
+    static __device__ __forceinline__ void prepare(const kf_cuda_rope &rope, char *place, int64_t p, int lane) {
+        float2 *const table = reinterpret_cast<float2 *>(place);
+#pragma unroll 1
+        for (int c = lane; c < PAIRS; c += 32) {
+            const double turns = rope.turns[c];
+            const float2 one = kf_rope_angle(turns, 1);
+            float2 now = kf_rope_angle(turns, p), all = one;
+            now.x *= rope.magnitude, now.y *= rope.magnitude;
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; r++) {
+                table[r * PAIRS + c] = now;
+                now = kf_rope_and(now, one);
+            }
+#pragma unroll
+            for (int i = 1; i < AT_ONCE; i *= 2) all = kf_rope_and(all, all);
+            table[AT_ONCE * PAIRS + c] = all;
+        }
+        __syncwarp();
+    }
+
+    static __device__ __forceinline__ void turn(float &x, float &y, float2 angle) {
+        const float turned = x * angle.x - y * angle.y;
+        y = x * angle.y + y * angle.x, x = turned;
+    }
+
+    // COUNT neighbouring rows from `row` on, by one warp whose table was prepared for the first one's position.
+    template <int COUNT, class Tile>
+    static __device__ __forceinline__ void run(const kf_cuda_rope &rope, Tile tile, int row, const char *table,
+                                               int lane) {
+        static_assert(COUNT % AT_ONCE == 0, "");
+        const int part = lane % PARTS, low = rope.split_halves ? part : 2 * part,
+                  high = rope.split_halves ? part + PARTS : 2 * part + 1;
+        row += lane / PARTS;
+        const float4 *const angles =
+            reinterpret_cast<const float4 *>(table) + (lane / PARTS * PAIRS + KF_CHUNK * part) / 2;
+        const float4 *const steps = reinterpret_cast<const float4 *>(table) + (AT_ONCE * PAIRS + KF_CHUNK * part) / 2;
+        float2 angle[KF_CHUNK], step[KF_CHUNK];
+#pragma unroll
+        for (int i = 0; i < KF_CHUNK / 2; i++) {
+            const float4 a = angles[i], s = steps[i];
+            angle[2 * i] = make_float2(a.x, a.y), angle[2 * i + 1] = make_float2(a.z, a.w);
+            step[2 * i] = make_float2(s.x, s.y), step[2 * i + 1] = make_float2(s.z, s.w);
+        }
+#pragma unroll 2
+        for (int r = 0; r < COUNT; r += AT_ONCE) {
+            float x[2 * KF_CHUNK];
+            tile.load_chunk(row + r, low, x), tile.load_chunk(row + r, high, x + KF_CHUNK);
+            if (rope.split_halves) {
+#pragma unroll
+                for (int e = 0; e < KF_CHUNK; e++) turn(x[e], x[e + KF_CHUNK], angle[e]);
+            } else {
+#pragma unroll
+                for (int e = 0; e < KF_CHUNK; e++) turn(x[2 * e], x[2 * e + 1], angle[e]);
+            }
+            tile.store_chunk(row + r, low, x), tile.store_chunk(row + r, high, x + KF_CHUNK);
+#pragma unroll
+            for (int e = 0; e < KF_CHUNK; e++) angle[e] = kf_rope_and(angle[e], step[e]);
+        }
+    }
+};
+
+// A prefill's queries, as kf_rotate_queries. First, while they are on their way, the table, where they turn by chunks; whether they do.
+template <int COLS, bool CHUNKED>
+__device__ __forceinline__ bool kf_prepare_queries(const kf_cuda_attention &a, const kf_block &w, int row, char *table,
+                                                   int lane) {
+    if (!CHUNKED || !a.rope.q || a.heads != 1 || a.positions || a.rope.dims != COLS) return false;
+    kf_rope_chunks<COLS>::prepare(a.rope, table, (int64_t)w.row0 + row + w.offset, lane);
+    return true;
+}
+template <int COUNT, int COLS, bool CHUNKED, class Tile>
+__device__ __forceinline__ void kf_rotate_tile_queries(const kf_cuda_attention &a, const kf_block &w, Tile tile,
+                                                       int row, bool chunks, const char *table, int lane) {
+    if constexpr (CHUNKED)
+        if (chunks) {
+            kf_rope_chunks<COLS>::template run<COUNT>(a.rope, tile, row, table, lane);
+            return;
+        }
+    kf_rotate_queries<COUNT, false>(a, w, tile, row, lane);
 }
 
 // The angles of a warp's own pairs while it goes through tiles of keys that are `distance` positions apart. They follow from each

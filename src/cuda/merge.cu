@@ -54,8 +54,59 @@ __global__ void __launch_bounds__(WARPS * 32) kf_merge_kernel(const __grid_const
     kf_store_element(a.o + place * (a.o_type == KF_F32 ? 4 : 2), a.o_type, sum * end.factor);
 }
 
+// The same for many rows of few splits: a thread has a chunk of a row.
+__global__ void __launch_bounds__(WARPS * 32) kf_merge_rows_kernel(const __grid_constant__ kf_cuda_attention a) {
+    const uint32_t chunks = a.Dv / KF_CHUNK, index = blockIdx.x * (WARPS * 32) + threadIdx.x;
+    const uint32_t row = index / chunks, column = (index - row * chunks) * KF_CHUNK;
+    kf_launch_dependents();
+    kf_wait_for_previous();
+    if (row >= (uint32_t)a.lists * (uint32_t)a.rows) return;
+    const int64_t first = (int64_t)row * a.splits;
+    const float2 *const states = reinterpret_cast<const float2 *>(a.part_state) + first;
+    float m = -INFINITY, d = 0.0f;
+#pragma unroll 4
+    for (int s = 0; s < a.splits; s++) m = fmaxf(m, states[s].x);
+    const float origin = kf_part_origin(m);
+#pragma unroll 4
+    for (int s = 0; s < a.splits; s++)
+        if (states[s].y != 0.0f) d = fmaf(kf_exp2_fast((states[s].x - origin) * a.unit), states[s].y, d);
+    const uint32_t list = row / (uint32_t)a.rows, lists = a.H / a.heads, b = list / lists;
+    const int2 at = kf_block_row(a, (int32_t)(row - list * a.rows));
+    const int32_t head = (list - b * lists) * a.heads + at.y;
+    const kf_row_end end = kf_row_finish(a, head, m, d);
+    if (a.lse && column == 0) a.lse[b * a.lse_stride[0] + head * a.lse_stride[1] + at.x * a.lse_stride[2]] = end.lse;
+    const int64_t place = b * a.o_stride[0] + head * a.o_stride[1] + at.x * a.o_stride[2] + column;
+    float o[KF_CHUNK] = {};
+#pragma unroll 4
+    for (int s = 0; s < a.splits; s++) {
+        if (states[s].y == 0.0f) continue; // no keys: o was not written
+        const float weight = kf_exp2_fast((states[s].x - origin) * a.unit);
+        const float4 *const from = reinterpret_cast<const float4 *>(a.part_o + (first + s) * a.Dv + column);
+        const float4 low = from[0], high = from[1];
+        const float x[KF_CHUNK] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int e = 0; e < KF_CHUNK; e++) o[e] = fmaf(weight, x[e], o[e]);
+    }
+#pragma unroll
+    for (int e = 0; e < KF_CHUNK; e++) o[e] *= end.factor;
+    if (a.aligned && a.o_type == KF_F16)
+        *reinterpret_cast<uint4 *>(a.o + 2 * place) =
+            make_uint4(kf_pack<__half>(o[0], o[1]), kf_pack<__half>(o[2], o[3]), kf_pack<__half>(o[4], o[5]),
+                       kf_pack<__half>(o[6], o[7]));
+    else if (a.aligned && a.o_type == KF_BF16_TYPE)
+        *reinterpret_cast<uint4 *>(a.o + 2 * place) =
+            make_uint4(kf_pack<__nv_bfloat16>(o[0], o[1]), kf_pack<__nv_bfloat16>(o[2], o[3]),
+                       kf_pack<__nv_bfloat16>(o[4], o[5]), kf_pack<__nv_bfloat16>(o[6], o[7]));
+    else
+#pragma unroll
+        for (int e = 0; e < KF_CHUNK; e++)
+            kf_store_element(a.o + (place + e) * (a.o_type == KF_F32 ? 4 : 2), a.o_type, o[e]);
+}
+
 extern "C" const kf_cuda_attention_kernel kf_cuda_merge[] = {
     {KF_CUDA_MERGE, 0, 0, COLUMNS, COLUMNS, 0, 1, 0, WARPS * 32, 1, 0, 80, (const void *)kf_merge_kernel,
      "merge of partial states"},
+    {KF_CUDA_MERGE, 0, 0, COLUMNS, COLUMNS, 0, 0, 0, WARPS * 32, 1, 0, 80, (const void *)kf_merge_rows_kernel,
+     "merge of partial states, many rows"},
     {},
 };

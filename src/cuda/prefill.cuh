@@ -19,6 +19,9 @@
 
 #include "cuda/prefill_rotated.cuh"
 
+// A constant that a lambda can be given.
+template <bool VALUE> struct kf_flag { static constexpr bool value = VALUE; };
+
 // T: of v and p; TQ: of q and k.
 template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCKS_, bool GENERAL_, class TQ_ = T_>
 struct kf_prefill {
@@ -35,8 +38,15 @@ struct kf_prefill {
     static constexpr int MAIN_BYTES = LOOP_BYTES > END_BYTES ? LOOP_BYTES : END_BYTES;
     static constexpr int SHARED =
         MAIN_BYTES + ROW_BYTES + (MIXED ? TILE * 4 + sizeof(kf_mixed_block) : 0); // the rows' scales, and more
+    // Whether a tile's exponentials all stand before its products with v, rather than between them. D = 128: 2 to 13 % faster, for weights
+    // that wait for their products are registers that it does not have, and the other block of the multiprocessor keeps the tensor cores
+    // busy. D = 64: 1 to 3 % slower; D = 256, one block of 16 rows a warp: 8 % slower.
+    static constexpr bool IN_TURNS = D == 128 && MT == 2 && !GENERAL;
     static_assert(WARP_ROWS % 16 == 0 && KEYS % 16 == 0 && KEYS <= 128 && DV <= D, "");
     static_assert(WARP_ROWS <= 32, "a lane for each row of a warp");
+    // Whether q's rotation finds room for its tables.
+    static constexpr bool CHUNKED =
+        kf_rope_chunks<D>::POSSIBLE && D == DV && (WARPS / 2) * kf_rope_chunks<D>::TABLE_BYTES <= K_BYTES;
 
     // A warp's rows, in registers. Row index [mt][half]: row 16 mt + 8 half + lane / 4 of the warp.
     struct state {
@@ -44,8 +54,22 @@ struct kf_prefill {
         float origin[MT][2], d[MT][2];
     };
     using scores = float[MT][KEYS / 8][4];
+    // Fragments of q, of 16 columns, that stay in registers: with 16 rows a warp shared memory is the limit, and these are an eighteenth
+    // of what is read from it (12 of them: a hundredth slower than 8).
+    static constexpr int HELD = D == 256 && TILE == 128 && !GENERAL ? 8 : 0;
+    using held_queries = uint32_t[HELD ? HELD : 1][MT][4];
 
-    static __device__ __forceinline__ void products(uint32_t q, uint32_t k, int lane, scores &s) {
+    // Columns 16 kk .. of q, for lane's row and chunk of them.
+    static __device__ __forceinline__ void query_fragment(uint32_t (&a)[4], int kk, int mt, uint32_t q,
+                                                          const held_queries &held, int qr, int qc) {
+        if (kk >= HELD) kf_load_matrix(a, q + kf_swizzle<D>(16 * mt + qr, 2 * kk + qc));
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (kk < HELD) a[e] = held[kk < HELD ? kk : 0][mt][e];
+    }
+
+    static __device__ __forceinline__ void products(uint32_t q, uint32_t k, int lane, const held_queries &held,
+                                                    scores &s) {
         // Lane's row and chunk within a 16x16 block of q, and within 16 keys of k.
         const int qr = lane & 15, qc = lane >> 4, kr = (lane >> 4) * 8 + (lane & 7), kc = lane >> 3 & 1;
 #pragma unroll
@@ -58,7 +82,7 @@ struct kf_prefill {
         constexpr int N = KEYS / 16, KK = D / 16;
         uint32_t a[2][MT][4], b[2][4];
 #pragma unroll
-        for (int mt = 0; mt < MT; mt++) kf_load_matrix(a[0][mt], q + kf_swizzle<D>(16 * mt + qr, qc));
+        for (int mt = 0; mt < MT; mt++) query_fragment(a[0][mt], 0, mt, q, held, qr, qc);
         kf_load_matrix(b[0], k + kf_swizzle<D>(kr, kc));
 #pragma unroll
         for (int kk = 0; kk < KK; kk++) {
@@ -71,8 +95,7 @@ struct kf_prefill {
                     kf_load_matrix(b[!now], k + kf_swizzle<D>(kr, 2 * (kk + 1) + kc));
                 if (n == 0 && kk + 1 < KK)
 #pragma unroll
-                    for (int mt = 0; mt < MT; mt++)
-                        kf_load_matrix(a[(kk + 1) & 1][mt], q + kf_swizzle<D>(16 * mt + qr, 2 * (kk + 1) + qc));
+                    for (int mt = 0; mt < MT; mt++) query_fragment(a[(kk + 1) & 1][mt], kk + 1, mt, q, held, qr, qc);
 #pragma unroll
                 for (int mt = 0; mt < MT; mt++) {
                     kf_mma<TQ>(s[mt][2 * n], a[kk & 1][mt], b[now][0], b[now][1]);
@@ -82,22 +105,25 @@ struct kf_prefill {
         }
     }
 
-    // Products of rows and keys that are kept times powers of two. key_scales: at the tile's first key. Rare, so it computes anew what
-    // registers would hold. Keys past the end become -inf whatever their products are, so their factors may be anything.
-    static __device__ __forceinline__ void unscale(scores &s, const float *row_scales, const float *key_scales) {
+    // Products of rows and keys that are kept times powers of two, of the tile that begins at key `first`. Rare, so it computes anew and reads
+    // again what registers would hold. Keys past the block's last one have no factor; they become -inf.
+    static __device__ __forceinline__ void unscale(scores &s, const volatile float *row_scales,
+                                                   volatile kf_mixed_block *mixed, volatile kf_block *kept,
+                                                   int32_t first) {
         const int thread = kf_thread(), lane = thread & 31;
         row_scales += (thread >> 5) * WARP_ROWS + lane / 4;
-        key_scales += 2 * (lane & 3);
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
+            const float *const key_scales = mixed->key_scales;
+            const int32_t j = first + 8 * n + 2 * (lane & 3), last = kept->hi - 1;
+            const float factor[2] = {key_scales[min(j, last)], key_scales[min(j + 1, last)]};
 #pragma unroll
             for (int mt = 0; mt < MT; mt++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     __syncwarp(); // or all factors are loaded at once, into registers that are not there
 #pragma unroll
-                    for (int e = 0; e < 2; e++)
-                        s[mt][n][2 * half + e] *= key_scales[8 * n + e] * row_scales[16 * mt + 8 * half];
+                    for (int e = 0; e < 2; e++) s[mt][n][2 * half + e] *= factor[e] * row_scales[16 * mt + 8 * half];
                 }
         }
     }
@@ -192,48 +218,54 @@ struct kf_prefill {
         return kf_pack<T>(p0, p1);
     }
 
-    // p = 2^(c s - origin), d += p, o += p v. The exponentials of the next 16 keys stand between the products of these.
+    // p = 2^(c s - origin), d += p, o += p v. The exponentials of the next 16 keys stand between the products of these, or (IN_TURNS) all of
+    // them before.
     static __device__ __forceinline__ void fold(state &x, scores &s, float c, uint32_t v, int lane, uint32_t seen) {
         const int vr = lane & 15, vc = lane >> 4;
         constexpr int N = DV / 16, KK = KEYS / 16, PARTS = MT * 4;
-        uint32_t p[2][MT][4], b[2][4];
+        uint32_t p[IN_TURNS ? KK : 2][MT][4], b[2][4];
         kf_load_matrix_transposed(b[0], v + kf_swizzle<DV>(vr, vc));
 #pragma unroll
-        for (int i = 0; i < PARTS; i++) p[0][i / 4][i % 4] = probabilities(x, s, c, 0, i / 4, i % 4);
+        for (int i = 0; i < (IN_TURNS ? KK : 1) * PARTS; i++)
+            p[i / PARTS][i % PARTS / 4][i % 4] = probabilities(x, s, c, i / PARTS, i % PARTS / 4, i % 4);
+            // Blocks have one row of threads, which the compiler does not know: it moves nothing over the edge of this loop.
+#pragma unroll 1
+        for (unsigned once = 0; once < (IN_TURNS ? blockDim.y : 1); once++)
 #pragma unroll
-        for (int kk = 0; kk < KK; kk++) {
-            uint32_t keep[2] = {~0u, ~0u};
-            if (GENERAL) // no 0 * NaN from values that no row of the warp sees
+            for (int kk = 0; kk < KK; kk++) {
+                const int at = IN_TURNS ? kk : kk & 1;
+                uint32_t keep[2] = {~0u, ~0u};
+                if (GENERAL) // no 0 * NaN from values that no row of the warp sees
 #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const uint32_t bits = seen >> (4 * kk + 2 * i);
-                    keep[i] = (bits & 1 ? 0xffffu : 0) | (bits & 2 ? 0xffff0000u : 0);
-                }
+                    for (int i = 0; i < 2; i++) {
+                        const uint32_t bits = seen >> (4 * kk + 2 * i);
+                        keep[i] = (bits & 1 ? 0xffffu : 0) | (bits & 2 ? 0xffff0000u : 0);
+                    }
 #pragma unroll
-            for (int n = 0; n < N; n++) {
+                for (int n = 0; n < N; n++) {
 #if __CUDA_ARCH__ < 900
-                // Not needed; but the compiler then loads less ahead, and D = 128 does without spills.
-                if (n == N / 2) __syncwarp();
+                    // Not needed; but the compiler then loads less ahead, and D = 128 does without spills.
+                    if (n == N / 2) __syncwarp();
 #endif
-                const int now = (kk * N + n) & 1;
-                if (n + 1 < N)
-                    kf_load_matrix_transposed(b[!now], v + kf_swizzle<DV>(16 * kk + vr, 2 * (n + 1) + vc));
-                else if (kk + 1 < KK)
-                    kf_load_matrix_transposed(b[!now], v + kf_swizzle<DV>(16 * (kk + 1) + vr, vc));
-                if (GENERAL)
+                    const int now = (kk * N + n) & 1;
+                    if (n + 1 < N)
+                        kf_load_matrix_transposed(b[!now], v + kf_swizzle<DV>(16 * kk + vr, 2 * (n + 1) + vc));
+                    else if (kk + 1 < KK)
+                        kf_load_matrix_transposed(b[!now], v + kf_swizzle<DV>(16 * (kk + 1) + vr, vc));
+                    if (GENERAL)
 #pragma unroll
-                    for (int i = 0; i < 4; i++) b[now][i] &= keep[i & 1];
+                        for (int i = 0; i < 4; i++) b[now][i] &= keep[i & 1];
 #pragma unroll
-                for (int mt = 0; mt < MT; mt++) {
-                    kf_mma<T>(x.o[mt][2 * n], p[kk & 1][mt], b[now][0], b[now][1]);
-                    kf_mma<T>(x.o[mt][2 * n + 1], p[kk & 1][mt], b[now][2], b[now][3]);
+                    for (int mt = 0; mt < MT; mt++) {
+                        kf_mma<T>(x.o[mt][2 * n], p[at][mt], b[now][0], b[now][1]);
+                        kf_mma<T>(x.o[mt][2 * n + 1], p[at][mt], b[now][2], b[now][3]);
+                    }
+#pragma unroll
+                    for (int j = 0; j < PARTS; j++) // spread over the steps
+                        if (!IN_TURNS && kk + 1 < KK && j * N / PARTS == n)
+                            p[(kk + 1) & 1][j / 4][j % 4] = probabilities(x, s, c, kk + 1, j / 4, j % 4);
                 }
-#pragma unroll
-                for (int j = 0; j < PARTS; j++) // spread over the steps
-                    if (kk + 1 < KK && j * N / PARTS == n)
-                        p[(kk + 1) & 1][j / 4][j % 4] = probabilities(x, s, c, kk + 1, j / 4, j % 4);
             }
-        }
     }
 
     // What a row still needs after its last key: where its output goes, and the factor of o.
@@ -253,7 +285,7 @@ struct kf_prefill {
         if (a.splits > 1) {
             const int64_t place = ((int64_t)w.list * a.rows + r) * a.splits + w.split;
             reinterpret_cast<float2 *>(a.part_state)[place] = state;
-            end.place = place * a.Dv;
+            if (state.y != 0.0f) end.place = place * a.Dv; // a part without keys has no o
             return end;
         }
         const kf_row_end finished = kf_row_finish(a, head, state.x, state.y);
@@ -301,16 +333,27 @@ struct kf_prefill {
 #pragma unroll
             for (int e = 0; e < KF_CHUNK; e++) y[e] *= end.factor;
             const int64_t place = end.place + KF_CHUNK * chunk;
-            if (a.splits == 1 && a.o_type != KF_F32 && a.aligned) {
+            if (a.splits > 1) {
+                float4 *const part = reinterpret_cast<float4 *>(a.part_o + place);
+                part[0] = make_float4(y[0], y[1], y[2], y[3]), part[1] = make_float4(y[4], y[5], y[6], y[7]);
+                continue;
+            }
+            if (a.o_type != KF_F32 && a.aligned) {
                 *reinterpret_cast<uint4 *>(a.o + 2 * place) = make_uint4(
                     kf_pack<T>(y[0], y[1]), kf_pack<T>(y[2], y[3]), kf_pack<T>(y[4], y[5]), kf_pack<T>(y[6], y[7]));
                 continue;
             }
-            char *to = a.splits == 1 ? a.o : reinterpret_cast<char *>(a.part_o);
-            const int type = a.splits == 1 ? a.o_type : KF_F32, bytes = type == KF_F32 ? 4 : 2;
+            const int bytes = a.o_type == KF_F32 ? 4 : 2;
 #pragma unroll
-            for (int e = 0; e < KF_CHUNK; e++) kf_store_element(to + bytes * (place + e), type, y[e]);
+            for (int e = 0; e < KF_CHUNK; e++) kf_store_element(a.o + bytes * (place + e), a.o_type, y[e]);
         }
+    }
+
+    // Where a warp's table of angles is: in the place of the second tile of k, or of v.
+    static __device__ __forceinline__ char *tables(char *memory, int stage, int warp) {
+        constexpr int HALF = WARPS / 2;
+        char *const place = memory + Q_BYTES + (warp < HALF ? stage * K_BYTES : 2 * K_BYTES + stage * V_BYTES);
+        return place + warp % HALF * kf_rope_chunks<D>::TABLE_BYTES;
     }
 
     static __device__ __forceinline__ void run(const kf_cuda_attention &a) {
@@ -324,38 +367,21 @@ struct kf_prefill {
         kf_block w = kf_block_find(a, blockIdx.x, TILE);
         kf_load_queries<TILE, D, THREADS, GENERAL>(q, a, w, thread);
         kf_copy_commit();
-        float *const row_scales = reinterpret_cast<float *>(ends + 4) + sizeof(kf_block) / sizeof(float);
-        bool odd_row = false;
-        if constexpr (MIXED) {
-            kf_copy_wait<0>();
-            __syncthreads();
-            odd_row = kf_mixed_queries<WARP_ROWS, D>(a, w, memory, row_scales, row0, lane);
-        } else if (a.rope.q) { // once a block, before anything else is in registers
-            kf_copy_wait<0>();
-            __syncthreads();
-            kf_rotate_queries<WARP_ROWS, false>(a, w, kf_rope_tile<T, D>{memory}, row0, lane);
-        }
         kf_block_range<THREADS>(a, w, ends);
+        float *const row_scales = reinterpret_cast<float *>(ends + 4) + sizeof(kf_block) / sizeof(float);
         volatile kf_mixed_block *const mixed = reinterpret_cast<volatile kf_mixed_block *>(row_scales + TILE);
-        if constexpr (MIXED) {
-            const int64_t head = (int64_t)w.b * a.Hkv + w.kv_head;
-            odd_row |= kf_some_key_odd<THREADS>(a, head, w.lo, w.hi, thread);
-            const int some = __syncthreads_or(odd_row);
-            if (thread == 0) {
-                mixed->k = kf_keys_at(a, w), mixed->v = kf_values_at(a, w);
-                mixed->key_scales = a.key_scales + head * a.Nk, mixed->odd = some;
-            }
-            __syncthreads();
+        const int64_t head = (int64_t)w.b * a.Hkv + w.kv_head;
+        const char *const k_at = kf_keys_at(a, w), *const v_at = kf_values_at(a, w);
+        if (thread == 0) { // for the loop and the end, instead of registers
+            *const_cast<kf_block *>(kept) = w;
+            if (MIXED) mixed->k = k_at, mixed->v = v_at, mixed->key_scales = a.key_scales + head * a.Nk;
         }
-        if (thread == 0) *const_cast<kf_block *>(kept) = w; // for the loop and the end, instead of registers
         // Tiles t0 .. t1 - 1, from right to left.
         w.lo = kf_uniform(w.lo), w.hi = kf_uniform(w.hi);
         const int32_t t0 = w.lo / KEYS, t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;
-        const char *const k_at = kf_keys_at(a, w), *const v_at = kf_values_at(a, w);
-        auto load = [&](int32_t t) {
-            const char *const k_base = MIXED ? mixed->k : k_at, *const v_base = MIXED ? mixed->v : v_at;
+        auto load = [&](int32_t t, const char *k_base, const char *v_base) {
             // Read again where registers are scarce, so that none hold this thread's pointers through the loop.
-            const int thread = MT > 1 ? kf_thread() : threadIdx.x;
+            const int thread = MT > 1 || HELD ? kf_thread() : threadIdx.x;
             const int32_t first = t * KEYS;
             const uint32_t k_to = k + (t & 1) * K_BYTES, v_to = v + (t & 1) * V_BYTES;
             if (a.D == D && a.Dv == DV && first >= w.lo && first + KEYS <= w.hi) {
@@ -368,9 +394,39 @@ struct kf_prefill {
                 kf_load_tile<KEYS, DV, THREADS, GENERAL>(v_to, v_base, a.v_stride[2], first, w.lo, w.hi, a.Dv,
                                                          a.aligned, thread);
             }
-            kf_copy_commit();
         };
-        if (t1 > t0) load(t1 - 1);
+        if (t1 > t0) load(t1 - 1, k_at, v_at);
+        kf_copy_commit();
+        bool odd = false;
+        if (MIXED ||
+            a.rope.q) { // once a block, before anything else is in registers, while the first tile is on its way
+            char *const table = tables(memory, t1 & 1, warp);
+            const bool chunks = kf_prepare_queries<D, CHUNKED>(a, w, row0, table, lane);
+            if constexpr (MIXED) {
+                kf_odd_keys<THREADS> odd_keys(a, head, w.lo, w.hi, thread);
+                kf_copy_wait<1>();
+                __syncthreads();
+                odd = kf_mixed_queries<WARP_ROWS, D, CHUNKED>(a, w, memory, row_scales, row0, chunks, table, lane);
+                odd = __syncthreads_or(odd | odd_keys.some());
+                if (thread == 0) mixed->odd = odd;
+            } else {
+                kf_copy_wait<1>();
+                __syncthreads();
+                kf_rotate_tile_queries<WARP_ROWS, D, CHUNKED>(a, w, kf_rope_tile<T, D>{memory}, row0, chunks, table,
+                                                              lane);
+            }
+        }
+        held_queries held;
+        if (HELD) {
+            kf_copy_wait<1>();
+            __syncthreads();
+#pragma unroll
+            for (int kk = 0; kk < HELD; kk++)
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++)
+                    kf_load_matrix(held[kk][mt],
+                                   q + row0 * D * 2 + kf_swizzle<D>(16 * mt + (lane & 15), 2 * kk + (lane >> 4)));
+        }
         state x;
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
@@ -382,33 +438,47 @@ struct kf_prefill {
             }
         const float c = GENERAL ? 1.0f : a.scale * KF_LOG2E; // what scores are multiplied by
         for (int row = thread; row < TILE; row += THREADS) keys[row] = kf_block_row_keys(a, w, row);
+        // Where keys or rows are kept times powers of two the loop is another one, so that the usual one has nothing of it in its registers.
+        auto loop = [&](auto odd) __attribute__((always_inline)) {
+            constexpr bool ODD = decltype(odd)::value;
+            constexpr bool SPARE =
+                ODD && KEYS <= 64; // then registers are so scarce that these, too, are in shared memory
 #pragma unroll 1
-        for (int32_t t = t1 - 1; t >= t0; t--) {
-            scores s;
-            uint32_t seen = ~0u;
-            const int thread = MT > 1 ? kf_thread() : threadIdx.x, lane = thread & 31, row0 = (thread >> 5) * WARP_ROWS;
-            const uint32_t my_q = q + row0 * D * 2;
-            // One barrier a tile: past it, tile t is there for all, and no warp still works on tile t + 1, whose place tile
-            // t - 1 takes.
-            kf_copy_wait<0>();
-            __syncthreads();
-            if (t > t0) load(t - 1);
-            const bool partial = t * KEYS < kept->full_lo || (t + 1) * KEYS > kept->full_hi;
-            if (partial && !some_row_sees(keys + row0, t * KEYS, lane)) continue;
-            { // Read again, or places in memory that q, k and v have in common stay in registers from here to the end of the tile.
-                const int lane = MIXED ? kf_thread() & 31 : thread & 31;
-                products(my_q, k + (t & 1) * K_BYTES, lane, s);
+            for (int32_t t = t1 - 1; t >= (SPARE ? kept->lo / KEYS : t0); t--) {
+                scores s;
+                uint32_t seen = ~0u;
+                const int thread = MT > 1 || HELD ? kf_thread() : threadIdx.x, lane = thread & 31,
+                          row0 = (thread >> 5) * WARP_ROWS;
+                const uint32_t my_q = q + row0 * D * 2;
+                // One barrier a tile: past it, tile t is there for all, and no warp still works on tile t + 1, whose place tile
+                // t - 1 takes.
+                kf_copy_wait<0>();
+                __syncthreads();
+                if (t > (SPARE ? kept->lo / KEYS : t0)) {
+                    load(t - 1, SPARE ? mixed->k : k_at, SPARE ? mixed->v : v_at);
+                    kf_copy_commit();
+                }
+                const bool partial = t * KEYS < kept->full_lo || (t + 1) * KEYS > kept->full_hi;
+                if (partial && !some_row_sees(keys + row0, t * KEYS, lane)) continue;
+                { // Read again, or places in memory that q, k and v have in common stay in registers from here to the end of the tile.
+                    const int lane = MIXED ? kf_thread() & 31 : thread & 31;
+                    products(my_q, k + (t & 1) * K_BYTES, lane, held, s);
+                }
+                if (GENERAL || partial || (MIXED && ODD && mixed->odd)) {
+                    if (MIXED && ODD && mixed->odd) unscale(s, row_scales, mixed, kept, t * KEYS);
+                    if (GENERAL)
+                        seen = logits(a, w, s, keys + row0, t * KEYS, row0, lane);
+                    else
+                        hide(s, keys + row0, t * KEYS, lane);
+                }
+                raise_origins(x, s, c);
+                fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);
             }
-            if (GENERAL || partial || (MIXED && mixed->odd)) {
-                if (MIXED && mixed->odd) unscale(s, row_scales, mixed->key_scales + t * KEYS);
-                if (GENERAL)
-                    seen = logits(a, w, s, keys + row0, t * KEYS, row0, lane);
-                else
-                    hide(s, keys + row0, t * KEYS, lane);
-            }
-            raise_origins(x, s, c);
-            fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);
-        }
+        };
+        if (MIXED && (KEYS > 64 || odd))
+            loop(kf_flag<true>{});
+        else
+            loop(kf_flag<false>{});
         kf_copy_wait<0>();
         __syncthreads(); // q, k and v are no longer read
         // Not earlier: the next kernel's blocks would take places among these, and the last ones share a multiprocessor unevenly.

@@ -19,8 +19,9 @@
 //              taken in the same one
 //
 // Work: 12 KEYS TILE D operations of the tensor cores a tile, three times a 16-bit kernel's at half the rate. Plain multiply-adds were
-// tried first: 36 TFLOP/s at D = 64, and 24 at D = 128, where registers and shared memory leave a multiprocessor six warps. Infinity in k or v
-// becomes NaN where a row sees it: its low part is infinity less infinity.
+// tried first: 36 TFLOP/s at D = 64, and 24 at D = 128, where registers and shared memory leave a multiprocessor six warps. An infinity has
+// no low part (infinity less infinity): it leaves NaN in its sums, and a row that ends with NaN is computed again by plain multiply-adds,
+// where infinities are what they are.
 //
 // General instances take what the 16-bit general kernels take (prefill.cuh), and rotate keys.
 #include "cuda/attention_fp32.cuh"
@@ -276,6 +277,64 @@ template <int D_, int KEYS_, int WARPS_, int BLOCKS_, bool GENERAL_> struct kf_p
         }
     }
 
+    // The row once more, by plain multiply-adds: a lane has the columns lane + 32 i. my_q: the row in shared memory.
+    static __device__ __forceinline__ void repeat_row(const kf_cuda_attention &a, const block *kept, const float *my_q,
+                                                      int2 see, int row, int lane) {
+        constexpr int COLUMNS = D / 32;
+        const kf_block w = kept->w;
+        kf_logit_row view = {};
+        if (GENERAL) view = kf_logit_row_find(a, w, row);
+        float o[COLUMNS] = {}, m = -INFINITY, d = 0.0f;
+#pragma unroll 1
+        for (int32_t j = max(see.x, w.lo); j < min(see.y, w.hi); j++) {
+            float s = 0.0f;
+#pragma unroll
+            for (int i = 0; i < COLUMNS; i++)
+                if (lane + 32 * i < a.D)
+                    s = fmaf(my_q[lane + 32 * i], kf_load_float(kept->k, a.kv_type, j * a.k_stride[2] + lane + 32 * i),
+                             s);
+#pragma unroll
+            for (int step = 16; step; step /= 2) s += __shfl_xor_sync(0xffffffffu, s, step);
+            s = GENERAL ? kf_logit<true>(a, view, j, s) : s * a.scale;
+            if (s == -INFINITY) continue; // hidden, or of no weight
+            const float top = fmaxf(m, s), factor = kf_exp2_fast((m - top) * KF_LOG2E);
+            const float p = kf_exp2_fast((s - top) * KF_LOG2E);
+            m = top, d = fmaf(d, factor, p);
+#pragma unroll
+            for (int i = 0; i < COLUMNS; i++)
+                if (lane + 32 * i < a.Dv)
+                    o[i] = fmaf(p, kf_load_float(kept->v, a.kv_type, j * a.v_stride[2] + lane + 32 * i), o[i] * factor);
+        }
+        float factor;
+        const int64_t place = finish_row(a, w, row, m, d, &factor); // all lanes write the same
+        if (place < 0) return;
+        char *const to = a.splits > 1 ? reinterpret_cast<char *>(a.part_o) : a.o;
+        const int type = a.splits > 1 ? (int)KF_F32 : a.o_type;
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            if (lane + 32 * i < a.Dv)
+                kf_store_element(to + kf_size_of(type) * (place + lane + 32 * i), type, o[i] * factor);
+    }
+
+    // Which of the warp's rows hold NaN: bits 4 (lane / 4) .. of `half`.
+    static __device__ __forceinline__ uint32_t broken_rows(const state &x, const sums &md, int half) {
+        float all = md.d[half];
+#pragma unroll
+        for (int n = 0; n < NV; n++) all = fmaf(x.o[n][2 * half] + x.o[n][2 * half + 1], 0.0f, all);
+        return __ballot_sync(0xffffffffu, isnan(all));
+    }
+
+    // Not where this kernel turns the keys: an infinity among them is NaN then.
+    static __device__ __noinline__ void repeat_rows(const kf_cuda_attention &a, const block *kept, uint32_t lanes,
+                                                    const float *q, const int2 *keys, int row0, int lane) {
+        if (GENERAL && a.rope.k) return;
+        while (lanes) {
+            const int group = (__ffs(lanes) - 1) / 4, row = row0 + group;
+            lanes &= ~(15u << 4 * group);
+            repeat_row(a, kept, q + row * STRIDE, keys[row], row, lane);
+        }
+    }
+
     static __device__ __forceinline__ void run(const kf_cuda_attention &a) {
         extern __shared__ __align__(128) float numbers[];
         float *const q = numbers, *const k = q + TILE * STRIDE, *const v = k + KEYS * STRIDE;
@@ -353,7 +412,14 @@ template <int D_, int KEYS_, int WARPS_, int BLOCKS_, bool GENERAL_> struct kf_p
         }
         kf_copy_wait<0>();
         kf_launch_dependents();
+        const uint32_t broken[2] = {broken_rows(x, *mine, 0), broken_rows(x, *mine, 1)};
         finish(a, kept->w, x, *mine, row0, lane);
+        if (broken[0] | broken[1]) {
+            const int again = kf_thread(); // or numbers that are needed here alone stay in registers through the loop
+            __syncwarp();                  // what is written twice keeps its order
+            for (int half = 0; half < 2; half++)
+                repeat_rows(a, kept, broken[half], q, keys, (again >> 5) * WARP_ROWS + 8 * half, again & 31);
+        }
     }
 };
 

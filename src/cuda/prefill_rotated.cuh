@@ -35,6 +35,14 @@ template <int COLS> struct kf_mixed_tile {
     __device__ __forceinline__ void store(int row, int column, float x) const {
         *reinterpret_cast<__half *>(at(row, column)) = __float2half_rn(x);
     }
+    __device__ __forceinline__ void load_chunk(int row, int chunk, float *x) const {
+        kf_chunk_load<__nv_bfloat16>(base + kf_swizzle<COLS>(row, chunk), x);
+#pragma unroll
+        for (int e = 0; e < KF_CHUNK; e++) x[e] *= scale[row];
+    }
+    __device__ __forceinline__ void store_chunk(int row, int chunk, const float *x) const {
+        kf_chunk_store<__half>(base + kf_swizzle<COLS>(row, chunk), x);
+    }
 };
 
 // The power of two that a row is kept times: 1 where its largest element, turned, lies between 2^-12 and 2^15. `largest`: bits of a bf16
@@ -79,17 +87,18 @@ __device__ __forceinline__ bool kf_find_scales(const char *tile, float *scales, 
 // The columns that were not turned, those from `column` on, in COUNT rows.
 template <int COUNT, int COLS>
 __device__ __forceinline__ void kf_narrow(kf_mixed_tile<COLS> tile, int row0, int column, int lane) {
+    if (column >= COLS) return;
     for (int row = row0; row < row0 + COUNT; row++)
         for (int c = column + lane; c < COLS; c += 32) tile.store(row, c, tile.load(row, c));
 }
 
 // The queries of a warp, turned where they are to be, as fp16; scales: what their products are to be multiplied by. Whether one is not 1.
-template <int COUNT, int COLS>
+template <int COUNT, int COLS, bool CHUNKED>
 __device__ __forceinline__ bool kf_mixed_queries(const kf_cuda_attention &a, const kf_block &w, char *tile,
-                                                 float *scales, int row0, int lane) {
+                                                 float *scales, int row0, bool chunks, const char *table, int lane) {
     const kf_mixed_tile<COLS> queries = {tile, scales};
     const bool odd = kf_find_scales<COUNT, COLS>(tile, scales, row0, a.rope.magnitude, lane);
-    if (a.rope.q) kf_rotate_queries<COUNT, false>(a, w, queries, row0, lane);
+    if (a.rope.q) kf_rotate_tile_queries<COUNT, COLS, CHUNKED>(a, w, queries, row0, chunks, table, lane);
     // Rows past the last query are zero in both types.
     kf_narrow<COUNT, COLS>(queries, row0, a.rope.q ? a.rope.dims : 0, lane);
     __syncwarp();
@@ -98,14 +107,21 @@ __device__ __forceinline__ bool kf_mixed_queries(const kf_cuda_attention &a, con
 }
 
 // Whether one of the keys first .. end - 1 of KV head `head`, counted over the batch, is kept times another number than 1, as far as this thread
-// of THREADS looks.
-template <int THREADS>
-__device__ __forceinline__ bool kf_some_key_odd(const kf_cuda_attention &a, int64_t head, int32_t first, int32_t end,
-                                                int thread) {
-    const int32_t *const odd_keys = a.odd_keys + head * ((a.Nk + KF_ROTATED_KEYS - 1) / KF_ROTATED_KEYS);
-    bool odd = false;
-    for (int32_t i = first / KF_ROTATED_KEYS + thread; i * KF_ROTATED_KEYS < end; i += THREADS) odd |= odd_keys[i] != 0;
-    return odd;
-}
+// of THREADS looks. It asks for its first flag when it is made, and waits where it is asked.
+template <int THREADS> struct kf_odd_keys {
+    const int32_t *flags;
+    int32_t next, end, flag;
+
+    __device__ __forceinline__ kf_odd_keys(const kf_cuda_attention &a, int64_t head, int32_t first, int32_t last,
+                                           int thread)
+        : flags(a.odd_keys + head * ((a.Nk + KF_ROTATED_KEYS - 1) / KF_ROTATED_KEYS)),
+          next(first / KF_ROTATED_KEYS + thread), end((last + KF_ROTATED_KEYS - 1) / KF_ROTATED_KEYS), flag(0) {
+        if (next < end) flag = flags[next];
+    }
+    __device__ __forceinline__ bool some() {
+        for (next += THREADS; next < end; next += THREADS) flag |= flags[next];
+        return flag != 0;
+    }
+};
 
 #endif

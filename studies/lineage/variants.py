@@ -45,8 +45,13 @@ VARIANTS = {
             ),
             (
                 PREFILL,
-                "            fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);\n        }\n",
-                "            fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);\n            times_sums(x, true);\n        }\n        times_sums(x, false);\n",
+                "fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);\n",
+                "fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);\n                times_sums(x, true);\n",
+            ),
+            (
+                PREFILL,
+                "        kf_copy_wait<0>();\n        __syncthreads(); // q, k and v are no longer read\n",
+                "        kf_copy_wait<0>();\n        __syncthreads(); // q, k and v are no longer read\n        times_sums(x, false);\n",
             ),
         ],
     ),
@@ -68,31 +73,16 @@ VARIANTS = {
         [],
         [(PREFILL, "if (__any_sync(0xffffffffu, passed)) rescale(x, most, c);", "rescale(x, most, c);")],
     ),
-    "in turns": (
-        "all exponentials of a tile before its products with v",
+    "between": (
+        "D = 128: the exponentials of the next 16 keys between the products of these, as at D = 64 (reports before 503d41d have it the"
+        " other way round: there the kernel was so, and 'in turns' was the variant)",
         [],
         [
-            (PREFILL, "        uint32_t p[2][MT][4], b[2][4];\n", "        uint32_t p[KK][MT][4], b[2][4];\n"),
             (
                 PREFILL,
-                "        for (int i = 0; i < PARTS; i++) p[0][i / 4][i % 4] = probabilities(x, s, c, 0, i / 4, i % 4);\n",
-                "        for (int i = 0; i < KK * PARTS; i++)\n            p[i / PARTS][i % PARTS / 4][i % 4] =\n"
-                "                probabilities(x, s, c, i / PARTS, i % PARTS / 4, i % 4);\n",
-            ),
-            (  # a loop of one round: the compiler moves nothing over its edge
-                PREFILL,
-                "#pragma unroll\n        for (int kk = 0; kk < KK; kk++) {\n            uint32_t keep[2]",
-                "#pragma unroll 1\n        for (unsigned once = 0; once < blockDim.y; once++)\n"
-                "#pragma unroll\n        for (int kk = 0; kk < KK; kk++) {\n            uint32_t keep[2]",
-            ),
-            (PREFILL, "kf_mma<T>(x.o[mt][2 * n], p[kk & 1][mt], ", "kf_mma<T>(x.o[mt][2 * n], p[kk][mt], "),
-            (PREFILL, "kf_mma<T>(x.o[mt][2 * n + 1], p[kk & 1][mt], ", "kf_mma<T>(x.o[mt][2 * n + 1], p[kk][mt], "),
-            (
-                PREFILL,
-                "                    if (kk + 1 < KK && j * N / PARTS == n)\n"
-                "                        p[(kk + 1) & 1][j / 4][j % 4] = probabilities(x, s, c, kk + 1, j / 4, j % 4);\n",
-                "                    (void)j;\n",
-            ),
+                "static constexpr bool IN_TURNS = D == 128 && MT == 2 && !GENERAL;",
+                "static constexpr bool IN_TURNS = false;",
+            )
         ],
     ),
     "natural": (
