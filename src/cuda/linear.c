@@ -2,7 +2,8 @@
 //
 // The linear layer on CUDA: which kernels, how the columns are cut into slices, what stands in the workspace; and the launches.
 //
-//     T <= 8, quantised W                  vector: one launch, or one for each few rows where x is long
+//     T <= 8, not much quantised W, bf16 x direct: one launch
+//     T <= 8, other quantised W            vector: one launch, or one for each few rows where x is long
 //     T <= 8, dense W, x fits shared memory    stream: one launch
 //     more, dense W of x's type, aligned       cuBLASLt, where it is found
 //     else                                     x into form, then tiles: two launches
@@ -10,7 +11,7 @@
 //     brought into form in the workspace: one launch more, and twice the bytes
 //
 // The order in which a row of y is summed does not depend on T within one of these. A context with fixed_split keeps it the same at every T: no
-// cuBLASLt, and quantised W by the vector kernel alone, eight rows after eight.
+// cuBLASLt, and quantised W by the direct or the vector kernel alone, eight rows after eight.
 #include "cuda/linear.h"
 #include "cuda/cuda.h"
 #include "cuda/fragments.h"
@@ -21,7 +22,8 @@
 
 enum {
     PREPARE_THREADS = 256, // of linear_prepare.cu: 8 warps
-    PREPARE_WARPS = 8
+    PREPARE_WARPS = 8,
+    SUM_BYTES = 2 * KF_OCTET * KF_STREAM_ROWS * (int)sizeof(float) // vector, direct: of a warp's sums
 };
 
 typedef struct linear_plan {
@@ -31,7 +33,7 @@ typedef struct linear_plan {
     int32_t blocks, units, row_blocks, octets, slices, slice_units;
     int32_t ring, shared;
     int32_t ways, part_quads,
-        group_bits; // vector: warps that share two octets, what each takes; 2^group_bits times so many are a block
+        group_bits; // vector, direct: warps that share two octets, what each takes; 2^group_bits times so many are a block
     int64_t grid;
     int32_t record, beside;        // of x in form: bytes of a block, floats a row in it
     int64_t x_items;               // octets and blocks to be brought into form
@@ -124,11 +126,34 @@ static void share_columns(const kf_op *op, linear_plan *plan) {
     while (plan->ways << (plan->group_bits + 1) <= warps) plan->group_bits++;
 }
 
+// The direct kernel, a warp for two octets and a unit, where they find room at once beside those of the kernel before: if the columns are few
+// enough for a block and the rows for the device. Depends on N and K alone.
+static bool plan_direct(const kf_op *op, linear_plan *plan) {
+    enum {
+        ROOM = 12
+    }; // warps of a multiprocessor: with 8 and 10 measured faster than the vector kernel, with 21 slower
+    const kf_linear_problem *p = &op->problem.linear;
+    const kf_cuda_device *device = kf_cuda(op->context);
+    const int64_t blocks = divide_up(plan->octets, 2), room = (int64_t)ROOM * device->multiprocessors;
+    if (mode_of(p) != KF_X_BF16 || plan->units < 1 || plan->units > KF_DIRECT_WARPS || blocks * plan->units > room)
+        return false;
+    plan->kernel = find_kernel(p, KF_CUDA_DIRECT, 0, KF_STREAM_ROWS);
+    plan->ways = plan->units;
+    plan->grid = blocks;
+    const int32_t row = plan->ways * plan->kernel->shared, beside = plan->ways * (plan->kernel->depth + SUM_BYTES);
+    if (KF_STREAM_ROWS * row + beside > device->shared_limit) return false;
+    plan->shared = (int32_t)kf_min64(p->options.T, KF_STREAM_ROWS) * row + beside;
+    int before = 0;
+    if (kf_cuda_enter(device, &before) != KF_OK) return false;
+    const bool known = kf_cuda_prepare_kernel(plan->kernel->function, plan->shared, "linear: kernel") == KF_OK;
+    kf_cuda_leave(device, before);
+    return known;
+}
+
 // The vector kernel; where x does not fit shared memory, several launches of fewer rows. False where even that is too much.
 static bool plan_vector(const kf_op *op, linear_plan *plan) {
     const kf_linear_problem *p = &op->problem.linear;
     const kf_cuda_device *device = kf_cuda(op->context);
-    enum { SUM_BYTES = 16 * KF_STREAM_ROWS * sizeof(float) };
     share_columns(op, plan);
     const kf_cuda_linear_kernel *kernel = NULL;
     for (int rows = (int)kf_min64(p->options.T, KF_STREAM_ROWS); rows > 0; rows /= 2) {
@@ -183,7 +208,8 @@ static bool choose_stream(const kf_op *op, linear_plan *plan) {
     const kf_linear_problem *p = &op->problem.linear;
     const int64_t warps = (int64_t)plan->octets * plan->slices, few = 4;
     if (kf_block_quantised(p->weight.type))
-        return (p->options.T <= KF_STREAM_ROWS || op->context->info.fixed_split) && plan_vector(op, plan);
+        return (p->options.T <= KF_STREAM_ROWS || op->context->info.fixed_split) &&
+               (plan_direct(op, plan) || plan_vector(op, plan));
     if (p->options.T > KF_STREAM_ROWS) return false;
     return plan_stream(op, warps <= few * kf_cuda(op->context)->multiprocessors ? 1 : 2, plan);
 }
@@ -371,7 +397,8 @@ kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace) {
         KF_TRY(launch_prepare(device, plan->x_form, plan->x_items, &a, "linear: launch of x's packing"));
     const int kind = plan->kernel->kind;
     const kf_cuda_launch_shape shape = {.blocks = plan->grid,
-                                        .threads = kind == KF_CUDA_VECTOR       ? (plan->ways << plan->group_bits) * 32
+                                        .threads = kind == KF_CUDA_VECTOR || kind == KF_CUDA_DIRECT
+                                                       ? (plan->ways << plan->group_bits) * 32
                                                    : kind == KF_CUDA_STREAM     ? plan->slices * 32
                                                    : kf_block_quantised(a.type) ? KF_TILE_THREADS
                                                                                 : KF_DENSE_TILE_THREADS,

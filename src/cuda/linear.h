@@ -10,6 +10,7 @@
 //             order. The slices depend on K alone, and both dense kernels sum a slice in the same way
 //
 //     vector  up to 8 rows of x over quantised W: W passes by once, in registers
+//     direct  the same of bf16 x where a warp has no more than a unit of two octets
 //     stream  the same for dense W: the slices of one or two octets go to the warps of a block
 //     tile    any number: 128 rows of W x 64 of x a block, x brought into form by a kernel before it
 #ifndef KF_CUDA_LINEAR_H
@@ -32,7 +33,7 @@ typedef struct kf_cuda_linear {
     int32_t row_blocks;                // of x in form: those of whole units
     int32_t slices, slice_units;       // dense
     int32_t ring;                      // stream: slots of a warp
-    int32_t ways, part_quads;          // vector: warps that share two octets; fours of blocks of each
+    int32_t ways, part_quads;          // vector, direct: warps that share two octets; fours of blocks of each
     int32_t type;                      // kf_weight_type
     int32_t x_type, y_type, bias_type; // kf_type
     int32_t record, beside;            // bytes of a block of x in form; floats a row in it
@@ -41,7 +42,12 @@ typedef struct kf_cuda_linear {
     int32_t group_bits;                // 2^group_bits times `ways` warps are a block
 } kf_cuda_linear;
 
-typedef enum kf_cuda_linear_kind { KF_CUDA_STREAM = 0, KF_CUDA_TILE = 1, KF_CUDA_VECTOR = 2 } kf_cuda_linear_kind;
+typedef enum kf_cuda_linear_kind {
+    KF_CUDA_STREAM = 0,
+    KF_CUDA_TILE = 1,
+    KF_CUDA_VECTOR = 2,
+    KF_CUDA_DIRECT = 3
+} kf_cuda_linear_kind;
 
 // The form that x takes.
 typedef enum kf_cuda_x_mode {
@@ -56,6 +62,7 @@ enum {
     KF_STREAM_ROWS = 8,   // of x
     KF_DENSE_SLICES = 16, // at most: warps of a block of the stream kernel
     KF_VECTOR_WARPS = 16, // of a block of the vector kernel, at most
+    KF_DIRECT_WARPS = 8,  // of a block of the direct kernel: two blocks have room for 128 registers a lane
     KF_DENSE_UNIT_BLOCKS = 4,
     KF_TILE_M = 128, // rows of W of a block
     KF_TILE_N = 64,  // rows of x
@@ -66,8 +73,9 @@ enum {
 // `function` takes a kf_cuda_linear.
 typedef struct kf_cuda_linear_kernel {
     int32_t kind, type, mode;
-    int32_t shared;  // tile: bytes. stream: bytes of a slot. vector: bytes of a block of 32 of x in form
-    int32_t depth;   // stream: most slots of a warp's ring
+    int32_t
+        shared; // tile: bytes. stream: bytes of a slot. vector: bytes of a block of 32 of x in form. direct: of a row of a warp's x
+    int32_t depth;   // stream: most slots of a warp's ring. direct: bytes beside a warp's x
     int32_t columns; // stream: columns of a slot
     int32_t octets;  // stream: of a block
     int32_t rows;    // of x; 0: any number

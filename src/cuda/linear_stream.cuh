@@ -87,6 +87,32 @@ __device__ __forceinline__ void kf_stream_x(const kf_cuda_linear &a, int first, 
     }
 }
 
+// The same where the product takes x as it is and its rows begin at multiples of 16 bytes: the form of 16 bytes is these bytes.
+__device__ __forceinline__ void kf_stream_copy_x(const kf_cuda_linear &a, int first, int count, char *form, int lane) {
+    constexpr int AHEAD = 4;
+    const int wide = count <= 4 ? 2 : 1, blocks = 8 / wide, part = lane & 3;
+    const int64_t row_bytes = a.x_stride * 2;
+#pragma unroll 1
+    for (int block = (lane >> 2) % blocks; block < count; block += blocks) {
+        const char *from = a.x + (int64_t)(first + block) * 64 + part * 16;
+        char *const to = form + (block * a.T * 4 + part) * 16;
+        const bool there = first + block < a.blocks;
+#pragma unroll 1
+        for (int row = (lane >> 2) / blocks; row < a.T; row += AHEAD * wide) {
+            uint4 v[AHEAD];
+#pragma unroll
+            for (int n = 0; n < AHEAD; n++) {
+                v[n] = make_uint4(0, 0, 0, 0);
+                if (row + n * wide < a.T && there)
+                    v[n] = __ldcg(reinterpret_cast<const uint4 *>(from + (row + n * wide) * row_bytes));
+            }
+#pragma unroll
+            for (int n = 0; n < AHEAD; n++)
+                if (row + n * wide < a.T) *reinterpret_cast<uint4 *>(to + (row + n * wide) * 64) = v[n];
+        }
+    }
+}
+
 // The lane's part of block `block` (of the warp's own) of x. Where x has no row for the lane's column, another row's: what it gives is not
 // stored.
 template <int MODE>
@@ -196,7 +222,10 @@ __global__ void __launch_bounds__(KF_DENSE_SLICES * 32, 2) kf_linear_stream(cons
     }
     kf_launch_dependents();
     kf_wait_for_previous();
-    kf_stream_x<TYPE, MODE>(a, first_unit * KF_DENSE_UNIT_BLOCKS, units * KF_DENSE_UNIT_BLOCKS, form, lane);
+    if (MODE != KF_X_SPLIT && a.x_aligned && a.K % 32 == 0)
+        kf_stream_copy_x(a, first_unit * KF_DENSE_UNIT_BLOCKS, units * KF_DENSE_UNIT_BLOCKS, form, lane);
+    else
+        kf_stream_x<TYPE, MODE>(a, first_unit * KF_DENSE_UNIT_BLOCKS, units * KF_DENSE_UNIT_BLOCKS, form, lane);
     __syncwarp();
 
     int slot = 0, set = 0;

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Up to eight rows of bf16 x over quantised weights of which a warp has little: y[t, n] = sum_k x[t, k] w[n, k] + bias[n]. What such a
+// product waits for is not memory but the chain behind the wait for the kernel before it. So all that does not need x stands in front of that
+// wait, x goes into the product as it is, and no warp waits for another one before the sums meet.
+//
+//     warp      two octets of W and one unit, 256 columns, of them; `ways` warps side by side have all the columns: a block
+//     weights   come straight into registers and are fragments before the kernel before this one has ended
+//     x         of the warp's own columns, in its own shared memory: [block][row][4 lanes], 16 bytes: the pairs of a fragment; behind them
+//               sums [block][8 rows] for the types that have minima
+//     product   mma.sync m16n8k16 in bf16, a block of 32 columns from zero, then sum += d P (linear.cuh). The product's columns are rows of x,
+//               so a row's bits are the same among one to eight rows
+//     sums      of the warps meet in shared memory and are added in pairs, always the same ones
+//
+//     shared    [ x of warp 0 | x of warp 1 | ... | sums: [warp][16 rows][8] ]
+//
+// Against the fixed point of linear_vector.cuh 35 instructions for a block of 16 x 32 of Q4_0 instead of 25, whatever the number of rows; but 28
+// of them stand before the wait, x takes no forming by a block, and there is no barrier behind it.
+//
+// Bytes: those of W, once; x once for each two octets, from L2. Called by linear.c for T <= 8.
+#ifndef KF_CUDA_LINEAR_DIRECT_CUH
+#define KF_CUDA_LINEAR_DIRECT_CUH
+
+#include "cuda/linear_vector.cuh"
+
+enum {
+    KF_DIRECT_QUADS = KF_UNIT_BLOCKS / 4, // fours of blocks of a warp
+    KF_DIRECT_FORM = 64                   // bytes of a block and row of x
+};
+
+// Of a warp's x: bytes of a unit's rows, and of the sums beside them.
+template <int TYPE> struct kf_direct { static const int BESIDE = kf_is_affine(TYPE) ? KF_UNIT_BLOCKS * 32 : 0; };
+
+// Four blocks of two octets as fragments, and their factors.
+struct kf_fragments {
+    kf_block_a w[4];
+    float2 d[4], m[4];
+};
+
+// What was computed so far is computed here: the compiler would move it behind the wait.
+template <int TYPE> __device__ __forceinline__ void kf_direct_stay(kf_fragments &f) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+#pragma unroll
+        for (int p = 0; p < 4; p++) asm volatile("" : "+r"(f.w[j].low[p]), "+r"(f.w[j].high[p]));
+        asm volatile("" : "+f"(f.d[j].x), "+f"(f.d[j].y));
+        if (kf_is_affine(TYPE) || TYPE == KF_WEIGHT_Q6_K) asm volatile("" : "+f"(f.m[j].x), "+f"(f.m[j].y));
+    }
+}
+
+template <int TYPE>
+__device__ __forceinline__ void kf_direct_decode(const kf_piece<TYPE> &piece, int quad, kf_fragments &f) {
+    const kf_factors low = kf_decode_factors<TYPE>(piece.of_low, quad),
+                     high = kf_decode_factors<TYPE>(piece.of_high, quad);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        f.w[j] = kf_quantised_fragment<TYPE, KF_X_BF16>(piece.low, piece.high, j);
+        f.d[j] = make_float2(low.d[j], high.d[j]), f.m[j] = make_float2(low.m[j], high.m[j]);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------- x
+
+// Where lane 4 j + part finds columns 4 part .. +3 and 16 + 4 part .. +3 of block j of its warp's unit, and where it puts them.
+struct kf_direct_place {
+    const char *from;
+    char *to;
+    bool there; // the block holds columns
+};
+
+__device__ __forceinline__ kf_direct_place kf_direct_find(const kf_cuda_linear &a, int first, char *form, int lane) {
+    const int part = lane & 3, block = lane >> 2;
+    kf_direct_place p = {a.x + (int64_t)(first + block) * 64 + part * 8, form + (block * a.T * 4 + part) * 16,
+                         first + block < a.blocks};
+    asm volatile("" : "+l"(p.from), "+l"(p.to)); // as above
+    return p;
+}
+
+// A block's columns of a row that does not begin at a multiple of 16 bytes: rare, and slow.
+__device__ __forceinline__ void kf_direct_elements(const char *from, char *to) {
+#pragma unroll 1
+    for (int i = 0; i < 8; i++) // four of the first half, four of the second: pairs (0, 2), (1, 3)
+        *reinterpret_cast<uint16_t *>(to + (i >> 2) * 8 + (i & 1) * 4 + (i & 2)) =
+            *reinterpret_cast<const uint16_t *>(from + (i >> 2) * 32 + (i & 3) * 2);
+}
+
+// All rows' unit into form; blocks that are not there as zeros.
+__device__ __forceinline__ void kf_direct_x(const kf_cuda_linear &a, const kf_direct_place &p) {
+    constexpr int AHEAD = 4; // rows whose loads are on their way at a time
+    const int64_t row_bytes = a.x_stride * 2;
+    const bool aligned = a.x_aligned;
+    const char *from = p.from;
+    char *to = p.to;
+#pragma unroll 1
+    for (int row = 0; row < a.T; row += AHEAD, from += AHEAD * row_bytes, to += AHEAD * KF_DIRECT_FORM) {
+        uint2 low[AHEAD], high[AHEAD];
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            low[n] = high[n] = make_uint2(0, 0);
+            if (row + n < a.T && p.there && aligned) {
+                low[n] = __ldcg(reinterpret_cast<const uint2 *>(from + n * row_bytes));
+                high[n] = __ldcg(reinterpret_cast<const uint2 *>(from + n * row_bytes + 32));
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++)
+            if (row + n < a.T)
+                *reinterpret_cast<uint4 *>(to + n * KF_DIRECT_FORM) =
+                    make_uint4(__byte_perm(low[n].x, low[n].y, 0x5410), __byte_perm(low[n].x, low[n].y, 0x7632),
+                               __byte_perm(high[n].x, high[n].y, 0x5410), __byte_perm(high[n].x, high[n].y, 0x7632));
+        if (aligned || !p.there) continue;
+#pragma unroll 1
+        for (int n = 0; n < AHEAD && row + n < a.T; n++)
+            kf_direct_elements(from + n * row_bytes, to + n * KF_DIRECT_FORM);
+    }
+}
+
+// Sums of the unit's columns, a lane a block and row.
+__device__ __forceinline__ void kf_direct_sums(const char *form, int T, float *sums, int lane) {
+#pragma unroll
+    for (int i = lane; i < KF_UNIT_BLOCKS * 8; i += 32) {
+        const int block = i >> 3, row = i & 7;
+        float sum = 0.0f;
+        if (row < T)
+#pragma unroll
+            for (int t = 0; t < 4; t++) {
+                const uint4 x = *reinterpret_cast<const uint4 *>(form + ((block * T + row) * 4 + t) * 16);
+                sum += ((kf_unpack_low(x.x, KF_BF16_) + kf_unpack_high(x.x, KF_BF16_)) +
+                        (kf_unpack_low(x.y, KF_BF16_) + kf_unpack_high(x.y, KF_BF16_))) +
+                       ((kf_unpack_low(x.z, KF_BF16_) + kf_unpack_high(x.z, KF_BF16_)) +
+                        (kf_unpack_low(x.w, KF_BF16_) + kf_unpack_high(x.w, KF_BF16_)));
+            }
+        sums[i] = sum;
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------- products
+
+// Four blocks times the rows of x. Where x has no row for the lane's column, another row's: what it gives is not stored.
+template <int TYPE>
+__device__ __forceinline__ void kf_direct_multiply(const kf_fragments &f, const char *form, const float *sums, int T,
+                                                   int lane, float (&sum)[4]) {
+    const int place = min(lane, (T - 1) * 4 + (lane & 3)), t = lane & 3;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        uint4 x[3];
+        x[0] = *reinterpret_cast<const uint4 *>(form + (j * T * 4 + place) * 16);
+        float2 beside = make_float2(0.0f, 0.0f);
+        if (kf_is_affine(TYPE)) beside = *reinterpret_cast<const float2 *>(sums + j * 8 + 2 * t);
+        kf_quantised_block<TYPE, KF_X_BF16>(sum, f.w[j], f.d[j], f.m[j], x, beside);
+    }
+}
+
+// Adds the warps' sums up and stores them.
+__device__ __forceinline__ void kf_direct_finish(const kf_cuda_linear &a, const float *sums) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < 2 * KF_OCTET * a.T; i += blockDim.x) {
+        const int row = i & 15, t = i >> 4, n = blockIdx.x * 2 * KF_OCTET + row;
+        float each[KF_DIRECT_WARPS];
+#pragma unroll
+        for (int w = 0; w < KF_DIRECT_WARPS; w++) each[w] = w < a.ways ? sums[(w * 16 + row) * 8 + t] : 0.0f;
+        static_assert(KF_DIRECT_WARPS == 8, "three rounds of pairs");
+        const float total = ((each[0] + each[1]) + (each[2] + each[3])) + ((each[4] + each[5]) + (each[6] + each[7]));
+        if (n < a.N) kf_finish_element(a, t, n, total);
+    }
+}
+
+template <int TYPE>
+__global__ void __launch_bounds__(KF_DIRECT_WARPS * 32, 2) kf_linear_direct(const __grid_constant__ kf_cuda_linear a) {
+    constexpr int QUADS = KF_DIRECT_QUADS;
+    extern __shared__ __align__(128) char memory[];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int octet = blockIdx.x * 2, first = warp * QUADS, count = min(QUADS, (a.blocks + 3) / 4 - first);
+    const bool whole = (octet + 2) * KF_OCTET <= a.N && (warp + 1) * KF_UNIT_BLOCKS <= a.blocks;
+    const char *const from = a.w + octet * a.octet_bytes;
+    const int quad_bytes = 4 * a.T * KF_DIRECT_FORM, form_bytes = QUADS * quad_bytes + kf_direct<TYPE>::BESIDE;
+    char *const form = memory + warp * form_bytes;
+    float *const beside = reinterpret_cast<float *>(form + QUADS * quad_bytes);
+    float *const sums = reinterpret_cast<float *>(memory + a.ways * form_bytes);
+
+    kf_piece<TYPE> piece[QUADS];
+    kf_fragments w[QUADS];
+    if (a.weights_made) kf_wait_for_previous();
+    if (whole) {
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) kf_vector_load<TYPE>(from, a.octet_bytes, first + i, lane, piece[i]);
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < count; i++) {
+            kf_vector_load_end<TYPE>(a, octet, first + i, lane, piece[1]);
+            if (i == 0) piece[0] = piece[1];
+        }
+    }
+    kf_launch_dependents();
+    const kf_direct_place place = kf_direct_find(a, first * 4, form, lane);
+#pragma unroll
+    for (int i = 0; i < QUADS; i++)
+        if (i < count) {
+            kf_direct_decode<TYPE>(piece[i], i, w[i]);
+            kf_direct_stay<TYPE>(w[i]);
+        }
+    kf_wait_for_previous();
+    kf_direct_x(a, place);
+    __syncwarp();
+    if (kf_is_affine(TYPE)) {
+        kf_direct_sums(form, a.T, beside, lane);
+        __syncwarp();
+    }
+
+    float sum[4] = {};
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        if (i >= count) break;
+        kf_direct_multiply<TYPE>(w[i], form + i * quad_bytes, beside + i * 32, a.T, lane, sum);
+    }
+    kf_vector_put<TYPE, KF_X_INT8, 1>(sums + warp * 128, lane, sum);
+    __syncthreads();
+    kf_direct_finish(a, sums);
+}
+
+#define KF_DIRECT_ROW(TYPE)                                                                                            \
+    {                                                                                                                  \
+        KF_CUDA_DIRECT, TYPE, KF_X_BF16, KF_UNIT_BLOCKS *KF_DIRECT_FORM, kf_direct<TYPE>::BESIDE, 0, 0,                \
+            KF_STREAM_ROWS, (const void *)kf_linear_direct<TYPE>, "1 to 8 rows, bf16 x, little W"                      \
+    }
+
+#endif
