@@ -14,7 +14,7 @@
 //
 //     shared    [ x of warp 0 | x of warp 1 | ... | sums: [warp][16 rows][8] ]
 //
-// Against the fixed point of linear_vector.cuh 35 instructions for a block of 16 x 32 of Q4_0 instead of 25, whatever the number of rows; but 28
+// Against the fixed point of linear_vector.cuh 32 instructions for a block of 16 x 32 of Q4_0 instead of 25, whatever the number of rows; but 23
 // of them stand before the wait, x takes no forming by a block, and there is no barrier behind it.
 //
 // Bytes: those of W, once; x once for each two octets, from L2. Called by linear.c for T <= 8.
