@@ -3,7 +3,7 @@
 // The cases of the linear layer: every weight type, as it is and packed, exact and with 8-bit activations, with tails in every
 // dimension. Rules: |y - oracle| within half an ulp and 2 sqrt(K) 2^-24 of the sum of |x w| (what sums in fp32 lose; the oracle quantises
 // x where the kernel does), the relative norm, and a row of y alone has the bits that it has among others (on a device and past eight rows,
-// or where rows are long: with fixed_split).
+// or where rows of dense W are long: with fixed_split).
 #include "verify.h"
 
 #include <math.h>
@@ -75,15 +75,17 @@ static bool check_row_alone(verify_run *run, const kf_context *context, const kf
                        (long long)args->x->shape[0]);
 }
 
-// Some rows of y alone. Past so many rows, or columns that do not fit shared memory with them, a device sums in another order, but not
-// with fixed_split.
+// Some rows of y alone. Past so many rows, or over dense W columns that do not fit shared memory with them, a device sums in another order,
+// but not with fixed_split.
 static bool check_rows_alone(verify_run *run, const kf_linear_args *args) {
     enum { FEW = 8, LONG = 8192 };
     const int64_t T = args->x->shape[0], shape[2] = {T, args->weight->rows};
+    const int32_t type = args->weight->type;
+    const bool dense = type == KF_WEIGHT_F32 || type == KF_WEIGHT_F16 || type == KF_WEIGHT_BF16;
     const kf_context *context = run->context[0];
     kf_linear_args all = *args;
     if (T < 2) return true;
-    if (run->device && (T > FEW || args->x->shape[1] > LONG)) {
+    if (run->device && (T > FEW || (dense && args->weight->cols > LONG))) {
         context = run->fixed_split;
         all.y = verify_tensor(&run->pool, "y, fixed_split", VERIFY_OUTPUT, args->y->dtype, VERIFY_COMPACT, 2, shape);
         if (!all.y || !verify_status(run, verify_call(run, context, &all.head), "with fixed_split")) return false;

@@ -71,7 +71,9 @@ enum { FEW_KEYS_AHEAD = 40 };
 
 // A block of few rows: 16 or 32 keys. Products in bf16 are faster than memory, which is read best a page of k and one of v at a
 // time; those in fp32 are not, and larger blocks have fewer beginnings.
-enum { KF_FEW_BLOCK_MIN = 16, KF_FEW_BLOCK_MAX = 32, KF_FEW_PAGE = 4096, KF_FEW_LARGEST = 1 << 20, KF_FEW_STEP = 8 };
+enum { KF_FEW_BLOCK_MIN = 16, KF_FEW_BLOCK_MAX = 32, KF_FEW_PAGE = 4096, KF_FEW_LARGEST = 1 << 20 };
+// Of more rows than these the products of either type take longer than memory, and small steps only cost.
+enum { KF_FEW_STEP = 8, KF_FEW_STEP_ROWS = 4 };
 
 // Products of a few rows with keys and values as they lie in memory (no byte beyond the n rows is read). Beside the first
 // `ahead` of them the one FEW_KEYS_AHEAD further on is asked for.

@@ -123,7 +123,8 @@ static void add_values(const few_run *run, const few_block *block, int64_t j, in
 // steps, for the requests of each to be spread over the time of both.
 static void fold_blocks(few_run *run) {
     uint8_t live[KF_FEW_ROWS * KF_KEY_BLOCK];
-    const int64_t end = (run->item->keys.hi + run->block - 1) / run->block, step = run->values->step;
+    const int64_t end = (run->item->keys.hi + run->block - 1) / run->block;
+    const int64_t step = run->rows <= KF_FEW_STEP_ROWS ? run->values->step : run->block;
     int64_t number = run->item->keys.lo / run->block;
     few_block block = block_of(run, number);
     score(run, &block, 0, block.n);
