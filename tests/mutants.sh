@@ -303,10 +303,10 @@ mutant cuda cuda-masked-tile src/cuda/prefill.cuh \
     'const bool partial = t * KEYS < kept->full_lo;' \
     attention/shape/1x8x2048x64 src/cuda/prefill_64.cu
 mutant cuda cuda-decode-sum src/cuda/decode.cuh \
-    'x.d[half] += p0 + p1;' 'x.d[half] = p0 + p1;' \
+    'x.d[m][half] += p0 + p1;' 'x.d[m][half] = p0 + p1;' \
     attention/decode src/cuda/decode_64.cu
 mutant cuda cuda-split-weight src/cuda/merge.cu \
-    'd = fmaf(weight, part.y, d);' 'd += part.y;' \
+    'd = fmaf(weight, state[i].y, d);' 'd += state[i].y;' \
     attention/decode
 mutant cuda cuda-softmax-rescale src/cuda/softmax.cu \
     'if (most > m) d *= weight_of(m, most), m = most;' 'if (most > m) m = most;' \
@@ -324,7 +324,7 @@ mutant cuda cuda-rope-sign src/cuda/rope.cuh \
     'fmaf(-b, t.y, a * t.x)' 'fmaf(b, t.y, a * t.x)' \
     rope/neox src/cuda/rope.cu
 mutant cuda cuda-append-capacity src/cuda/kv_append.cu \
-    'first <= a.capacity - a.deal.N' 'first <= a.capacity' \
+    'int64_t room = a.capacity - a.deal.N;' 'int64_t room = a.capacity;' \
     kv_append/past-the-cache
 mutant cuda cuda-merge-states src/cuda/merge_states.cu \
     'sum[e] = fmaf(weight, v[e], sum[e]);' 'sum[e] += v[e];' \

@@ -180,8 +180,8 @@ static void size_cases(verify_run *run) {
     }
 }
 
-// On a device: each head dim with and without what the general kernels are for, and RoPE, in one row, a few, some, and as many as take a
-// tile of 128 rows for each multiprocessor.
+// On a device: each head dim with and without what the general kernels are for, and RoPE, in one row, a few, some, as many as take a
+// tile of 128 rows for each multiprocessor, and in two tiles of 16 rows before the same keys, the second one not full.
 static void tile_cases(verify_run *run) {
     static const char *const KINDS[] = {"plain", "general", "rope", "rope-general"};
     static const struct {
@@ -189,7 +189,7 @@ static void tile_cases(verify_run *run) {
     } DIMS[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
     static const struct {
         int64_t H, Hkv, Nq, Nk;
-    } ROWS[] = {{4, 4, 1, 300}, {8, 2, 3, 300}, {2, 2, 70, 90}, {70, 70, 129, 40}};
+    } ROWS[] = {{4, 4, 1, 300}, {8, 2, 3, 300}, {2, 2, 70, 90}, {70, 70, 129, 40}, {27, 1, 1, 900}};
     for (int n = 0; run->device && n < COUNT(DIMS) * COUNT(DTYPES) * COUNT(ROWS); n++) {
         for (int kind = 0; kind < 4; kind++) {
             attention_case row = {.H = ROWS[n % COUNT(ROWS)].H, .Hkv = ROWS[n % COUNT(ROWS)].Hkv};
@@ -280,10 +280,60 @@ static const attention_case DECODE[] = {
      .rope = {.pairing = KF_ROPE_NEOX}},
     {.name = "decode/alibi", .H = 12, .Hkv = 12, .Nq = 1, .Nk = 1999, .D = 64, .flags = CAUSAL, .with = ALIBI},
     {.name = "decode/mask", .H = 4, .Hkv = 2, .Nq = 2, .Nk = 2222, .D = 64, .with = MASK | BIAS},
+    {.name = "decode/mqa-32", .H = 32, .Hkv = 1, .Nq = 1, .Nk = 3001, .D = 128},
+    {.name = "decode/mqa-32-short", .B = 2, .H = 32, .Hkv = 1, .Nq = 1, .Nk = 1030, .D = 64, .with = SINKS},
+    {.name = "decode/mqa-64", .H = 64, .Hkv = 1, .Nq = 1, .Nk = 2100, .D = 64},
+    {.name = "decode/50-rows",
+     .B = 2,
+     .H = 20,
+     .Hkv = 2,
+     .Nq = 5,
+     .Nk = 1650,
+     .D = 128,
+     .flags = CAUSAL,
+     .with = LENGTHS},
+    {.name = "decode/17-rows", .H = 34, .Hkv = 2, .Nq = 1, .Nk = 1111, .D = 64, .flags = CAUSAL | LEFT, .left = 300},
+    {.name = "decode/32-rows-lengths",
+     .B = 5,
+     .H = 8,
+     .Hkv = 2,
+     .Nq = 8,
+     .Nk = 1300,
+     .D = 128,
+     .flags = CAUSAL,
+     .with = LENGTHS},
+    {.name = "decode/24-rows-window",
+     .B = 3,
+     .H = 6,
+     .Hkv = 2,
+     .Nq = 8,
+     .Nk = 900,
+     .D = 128,
+     .flags = CAUSAL | LEFT,
+     .left = 50,
+     .with = LENGTHS | POSITIONS},
+    {.name = "decode/20-rows-alibi",
+     .H = 4,
+     .Nq = 20,
+     .Nk = 700,
+     .D = 96,
+     .flags = CAUSAL,
+     .with = ALIBI | BIAS | MASK},
+    {.name = "decode/28-rows-wide", .H = 28, .Hkv = 1, .Nq = 1, .Nk = 999, .D = 192, .Dv = 128},
+    {.name = "decode/32-rows-wide", .H = 16, .Hkv = 4, .Nq = 8, .Nk = 1055, .D = 256, .flags = CAUSAL},
+    {.name = "decode/32-rows-rope",
+     .H = 16,
+     .Hkv = 2,
+     .Nq = 4,
+     .Nk = 1500,
+     .D = 128,
+     .flags = ROPE | CAUSAL,
+     .rope = {.pairing = KF_ROPE_NEOX}},
     {.name = "decode/32-heads", .H = 32, .Hkv = 8, .Nq = 1, .Nk = 1024, .D = 128},
     {.name = "large/decode-8192", .H = 32, .Hkv = 32, .Nq = 1, .Nk = 8192, .D = 128},
     {.name = "large/decode-32768", .H = 32, .Hkv = 8, .Nq = 1, .Nk = 32768, .D = 128},
     {.name = "large/decode-4-queries", .B = 2, .H = 32, .Hkv = 8, .Nq = 4, .Nk = 8192, .D = 128},
+    {.name = "large/decode-mqa", .B = 2, .H = 32, .Hkv = 1, .Nq = 1, .Nk = 8192, .D = 128},
     {.name = "large/decode-16-sequences", .B = 16, .H = 32, .Hkv = 8, .Nq = 1, .Nk = 2048, .D = 128},
     {.name = "prefill/chunk", .H = 3, .Hkv = 1, .Nq = 128, .Nk = 1100, .D = 64, .flags = CAUSAL},
     {.name = "prefill/chunk-lengths",
@@ -342,6 +392,7 @@ static const attention_case REBIND[] = {
 
 static const attention_case IN_BATCH[] = {
     {.name = "decode", .B = 4, .H = 4, .Hkv = 2, .Nq = 1, .Nk = 3000, .flags = CAUSAL, .with = LENGTHS},
+    {.name = "decode-32-rows", .B = 9, .H = 32, .Hkv = 1, .Nq = 1, .Nk = 3000, .flags = CAUSAL, .with = LENGTHS},
     {.name = "decode-many", .B = 9, .H = 2, .Hkv = 2, .Nq = 1, .Nk = 1500},
     {.name = "prefill", .B = 3, .H = 4, .Hkv = 2, .Nq = 50, .Nk = 333, .flags = CAUSAL, .with = LENGTHS},
 };

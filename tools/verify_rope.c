@@ -287,6 +287,8 @@ void verify_kv_append(verify_run *run) {
     for (int d = 0; d < 3; d++) { // whole vectors of each dtype
         rope_case row = {.B = 2, .H = 2, .N = 3, .D = 64, .Dv = 64, .capacity = 20, .x = DTYPES[d], .y = DTYPES[d]};
         verify_case(run, check_kv_append, &row, "kv_append/aligned/%s", row.x);
+        row.H = 3, row.N = 400, row.capacity = 430;
+        verify_case(run, check_kv_append, &row, "kv_append/aligned-many/%s", row.x);
     }
     for (int c = 0; c < 9; c++) {
         rope_case row = {

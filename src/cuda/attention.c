@@ -2,8 +2,9 @@
 //
 // Attention on CUDA: which kernel, which tiles, how many splits; and the launches.
 //
-//     rows <= 16 of a KV head (queries times heads of the group)    decode: one tile, keys split over the machine
-//     otherwise                                                     prefill: tiles of 64 or 128 rows
+//     rows <= 16 of a KV head (queries times heads of the group); <= 64 in 16 bits and before many keys
+//                                                                  decode: tiles of 16 or 32 rows, keys split over the machine
+//     otherwise                                                    prefill: tiles of 64 or 128 rows
 //
 // The plan depends on the shape and the device alone. Lengths and positions stay on the device: a length out of range is
 // taken as the nearest in range, for nothing here may wait to look at it.
@@ -16,13 +17,17 @@
 #include <string.h>
 
 enum {
-    DECODE_ROWS = 16,   // of the decode kernels' largest tile
+    DECODE_ROWS = 16, // of a KV head, that always go to a decode kernel
+    MORE_ROWS = 64, // in 16 bits, where there are KEYS_A_ROW times as many keys: then reading these is what takes time
+    KEYS_A_ROW = 32,
+    FEW_TILES = 8,      // times as many multiprocessors
     FIXED_SPLIT = 1024, // keys of a split where the context asks for one length
     // What a decode's plan goes by, in keys that a block could have read meanwhile (15 ns each): starting a block and writing its state (two
     // rounds of blocks in the place of one took 1.8 to 4.7 us longer at 32/8 heads and 8,192 to 131,072 keys); the merge by a second kernel, and
     // in a cluster, whose blocks must lie together and read the slower for it (reports/h200/decode-ways.json).
     START_KEYS = 160,
     MERGE_KEYS = 176,
+    MERGE_SPLIT = 6, // and for each split
     CLUSTER_KEYS = 16,
     CLUSTER_SLOWER = 12, // by this part
     MOST_SPLITS = 256,
@@ -60,7 +65,13 @@ enum { TABLES = sizeof tables / sizeof *tables };
 
 static int64_t rows_of_kv_head(const struct kf_attention_options *n) { return n->H / n->Hkv * n->Nq; }
 
-static bool is_decode(const struct kf_attention_options *n) { return rows_of_kv_head(n) <= DECODE_ROWS; }
+// Whether a problem is for the fp32 kernels, whatever its head dimensions: tensor cores multiply 16-bit types, and both factors are of one.
+static bool is_fp32(const kf_attention_problem *p) { return p->q.type == KF_TYPE_F32 || p->k.type != p->q.type; }
+
+static bool is_decode(const kf_attention_problem *p) {
+    const int64_t rows = rows_of_kv_head(&p->options);
+    return rows <= DECODE_ROWS || (rows <= MORE_ROWS && p->options.Nk >= KEYS_A_ROW * rows && !is_fp32(p));
+}
 
 enum {
     ROTATED_BF16_D = 128, // up to here there are kernels of rotated bf16 keys
@@ -69,13 +80,13 @@ enum {
     FEW_KEYS = 256
 };
 
-// The type of the kernels that compute a problem. Tensor cores multiply 16-bit types, and both factors are of one: all else is for the fp32
-// kernels. A prefill's keys turn once, in a kernel before it; rounded to bf16 again they would err by more than the 5e-3 that RoPE may.
+// The type of the kernels that compute a problem. A prefill's keys turn once, in a kernel before it; rounded to bf16 again they would err by
+// more than the 5e-3 that RoPE may.
 static int32_t kernel_type(const kf_attention_problem *p) {
     const struct kf_attention_options *n = &p->options;
-    if (p->q.type == KF_TYPE_F32 || p->k.type != p->q.type) return KF_TYPE_F32;
+    if (is_fp32(p)) return KF_TYPE_F32;
     const bool exact = n->rope_k || (n->rope_q && n->Nk <= FEW_KEYS);
-    if (!exact || is_decode(n) || p->q.type == KF_TYPE_F16) return p->q.type;
+    if (!exact || is_decode(p) || p->q.type == KF_TYPE_F16) return p->q.type;
     return n->D <= ROTATED_BF16_D && n->Dv <= ROTATED_BF16_D ? KF_CUDA_ROTATED_BF16 : KF_TYPE_F32;
 }
 
@@ -87,15 +98,18 @@ static bool kernel_fits(const kf_cuda_attention_kernel *row, const kf_cuda_devic
            row->arch_min <= device->arch;
 }
 
-// The first kernel of the tables (narrow ones stand before wide ones) that fits, and of decode kernels has rows enough.
+// The first kernel of the tables (narrow ones stand before wide ones) that fits. Of decode kernels, the first one that has rows enough, or else
+// the one with most rows; a tile is a block's, so several tiles read the same keys.
 static const kf_cuda_attention_kernel *find_kernel(const kf_cuda_device *device, const kf_attention_problem *p,
                                                    int kind, int64_t rows) {
+    const kf_cuda_attention_kernel *first = NULL;
     for (int i = 0; i < TABLES; i++)
-        for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++)
-            if (row->kind == kind && !row->general && kernel_fits(row, device, p) &&
-                (kind == KF_CUDA_PREFILL || row->rows >= rows))
-                return row;
-    return NULL;
+        for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++) {
+            if (row->kind != kind || row->general || !kernel_fits(row, device, p)) continue;
+            if (kind == KF_CUDA_PREFILL || row->rows >= rows) return row;
+            if (!first || (row->rows > first->rows && row->D == first->D && row->Dv == first->Dv)) first = row;
+        }
+    return first;
 }
 
 // What takes the place of `plain` where scores need more than a scale: the same head dimensions and rows a tile. The fp32 decode kernels are both.
@@ -201,7 +215,9 @@ static kf_status check_problem(const kf_attention_problem *p) {
 static int64_t split_time(int64_t places, const kf_cuda_attention_kernel *kernel, int64_t blocks, int64_t Nk,
                           int64_t unit, int64_t splits, bool cluster, int64_t *keys) {
     *keys = divide_up(divide_up(Nk, splits), unit) * unit;
-    const int64_t merge = splits == 1 ? 0 : cluster ? CLUSTER_KEYS + *keys / CLUSTER_SLOWER : MERGE_KEYS;
+    const int64_t merge = splits == 1 ? 0
+                          : cluster   ? CLUSTER_KEYS + *keys / CLUSTER_SLOWER
+                                      : MERGE_KEYS + divide_up(Nk, *keys) * MERGE_SPLIT;
     const int64_t rounds = divide_up(blocks * divide_up(Nk, *keys), places);
     const int64_t starts = kernel->kind == KF_CUDA_DECODE ? rounds : divide_up(rounds, kernel->blocks);
     return rounds * *keys + starts * START_KEYS + merge;
@@ -266,6 +282,16 @@ static void cut_rows(const struct kf_attention_options *n, int64_t heads, int64_
     plan->tiles = (int32_t)divide_up(plan->rows, tile_rows);
 }
 
+// Rows of a decode's tile that would be best. Two blocks of 16 rows that read the same keys are faster than one of 32 while there is room for
+// many splits of each (on 132 multiprocessors with up to 8 KV heads of all sequences; slower from 16 on). A fixed split promises a sequence the
+// same bits in any batch: then nothing is chosen by how many there are.
+static int64_t decode_rows(const kf_op *op) {
+    const struct kf_attention_options *n = &op->problem.attention.options;
+    const int64_t rows = rows_of_kv_head(n), tiles = n->B * n->Hkv * divide_up(rows, DECODE_ROWS);
+    const bool few = tiles * FEW_TILES <= kf_cuda(op->context)->multiprocessors;
+    return few && rows > DECODE_ROWS && !op->context->info.fixed_split ? DECODE_ROWS : rows;
+}
+
 static int64_t rotate_blocks(const struct kf_attention_options *n) {
     return n->B * n->Hkv * divide_up(n->Nk, KF_ROTATED_KEYS);
 }
@@ -275,8 +301,9 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     const struct kf_attention_options *n = &p->options;
     const kf_cuda_device *device = kf_cuda(op->context);
     const int64_t group = n->H / n->Hkv;
-    const bool decode = is_decode(n);
-    plan->plain = find_kernel(device, p, decode ? KF_CUDA_DECODE : KF_CUDA_PREFILL, rows_of_kv_head(n));
+    const bool decode = is_decode(p);
+    const int64_t rows_wanted = decode ? decode_rows(op) : rows_of_kv_head(n);
+    plan->plain = find_kernel(device, p, decode ? KF_CUDA_DECODE : KF_CUDA_PREFILL, rows_wanted);
     if (plan->plain && !decode) plan->plain = choose_tile(op, plan->plain, &plan->split);
     if (plan->plain) plan->general = find_general(device, p, plan->plain);
     plan->merge = kf_cuda_merge;

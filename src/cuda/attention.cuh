@@ -70,8 +70,8 @@ __device__ __forceinline__ int32_t kf_key_length(const kf_cuda_attention &a, int
 }
 
 // Sections of lists; in a section the last tiles first (under a causal mask these see the most keys, and what is heavy
-// should start early), lists innermost.
-__device__ __forceinline__ kf_block kf_block_find(const kf_cuda_attention &a, uint32_t index, int tile_rows) {
+// should start early), lists innermost. Nothing is read from memory: what depends on the sequence's length is not set yet.
+__device__ __forceinline__ kf_block kf_block_place(const kf_cuda_attention &a, uint32_t index, int tile_rows) {
     kf_block w;
     const uint32_t per_list = (uint32_t)(a.tiles * a.splits), per_section = per_list * a.section;
     const uint32_t section = index / per_section, rest = index - section * per_section;
@@ -87,8 +87,17 @@ __device__ __forceinline__ kf_block kf_block_find(const kf_cuda_attention &a, ui
     w.kv_head = a.kv_lists == 1 ? of_sequence : of_sequence / a.kv_lists;
     w.row0 = w.tile * tile_rows;
     w.rows = min(tile_rows, a.rows - w.row0);
+    return w;
+}
+
+__device__ __forceinline__ void kf_block_set_length(const kf_cuda_attention &a, kf_block &w) {
     w.length = kf_key_length(a, w.b);
     w.offset = w.length - a.Nq;
+}
+
+__device__ __forceinline__ kf_block kf_block_find(const kf_cuda_attention &a, uint32_t index, int tile_rows) {
+    kf_block w = kf_block_place(a, index, tile_rows);
+    kf_block_set_length(a, w);
     return w;
 }
 
@@ -307,6 +316,25 @@ __device__ __forceinline__ void kf_store_element(char *o, int type, float x) {
         *reinterpret_cast<__half *>(o) = __float2half_rn(x);
     else
         *reinterpret_cast<__nv_bfloat16 *>(o) = __float2bfloat16_rn(x);
+}
+
+// Four neighbours of a row, from a multiple of four on, times `factor`. aligned: rows begin at multiples of 16 bytes.
+__device__ __forceinline__ void kf_store_four(char *o, int64_t place, int type, bool aligned, const float (&x)[4],
+                                              float factor) {
+    const int size = type == KF_F32 ? 4 : 2;
+    if (!aligned) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) kf_store_element(o + size * (place + e), type, x[e] * factor);
+    } else if (type == KF_F32) {
+        *reinterpret_cast<float4 *>(o + 4 * place) =
+            make_float4(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);
+    } else if (type == KF_F16) {
+        *reinterpret_cast<uint2 *>(o + 2 * place) =
+            make_uint2(kf_pack<__half>(x[0] * factor, x[1] * factor), kf_pack<__half>(x[2] * factor, x[3] * factor));
+    } else {
+        *reinterpret_cast<uint2 *>(o + 2 * place) = make_uint2(kf_pack<__nv_bfloat16>(x[0] * factor, x[1] * factor),
+                                                               kf_pack<__nv_bfloat16>(x[2] * factor, x[3] * factor));
+    }
 }
 
 #endif

@@ -4,7 +4,9 @@
 #include "cuda/decode.cuh"
 
 extern "C" const kf_cuda_attention_kernel kf_cuda_decode_128[] = {
-    KF_DECODE_ROWS(128, 128, 4, 3, 2),
-    KF_DECODE_ROWS(128, 128, 4, 2, 1),
+    KF_DECODE_ROWS(128, 128, 1, 4, 3, 2),
+    KF_DECODE_ROWS(128, 128, 1, 4, 2, 1),
+    KF_DECODE_ROWS(128, 128, 2, 4, 3, 2),
+    KF_DECODE_ROWS(128, 128, 2, 4, 2, 1),
     {},
 };

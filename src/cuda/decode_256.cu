@@ -4,7 +4,7 @@
 #include "cuda/decode.cuh"
 
 extern "C" const kf_cuda_attention_kernel kf_cuda_decode_256[] = {
-    KF_DECODE_ROWS(256, 256, 4, 2, 1),
-    KF_DECODE_ROWS(256, 256, 2, 2, 1),
+    KF_DECODE_ROWS(256, 256, 1, 4, 2, 1),
+    KF_DECODE_ROWS(256, 256, 1, 2, 2, 1),
     {},
 };

@@ -5,7 +5,8 @@
 // out, and nothing is written for it.
 //
 // Bytes: k and v once, as many rows of the caches once. A thread has the same item of k and of v; its chunks of BATCH heads
-// are on their way while the slot is read and the angles are computed.
+// are on their way while the slot is read and the angles are computed. Where rows are few, a step's one token, time is a chain of waits: there a
+// thread has one pair, and has worked out all that does not depend on the slot before the kernel in front has ended.
 #include "cuda/rope.cuh"
 
 enum { BATCH = 2 }; // heads that a thread has on their way
@@ -79,13 +80,76 @@ __global__ void __launch_bounds__(KF_ROPE_THREADS, KF_ROPE_BLOCKS)
     }
 }
 
+// One of the two: a pair of elements, where they come from, and where they go in slot 0.
+template <int TYPE> struct single {
+    static constexpr int SIZE = TYPE == KF_ROW_F32 ? 4 : 2;
+    const char *from;
+    char *to;
+    int64_t stride; // of the cache's slots
+    int32_t width;
+    bool there;
+    kf_item_place place;
+    kf_item held;
+
+    __device__ __forceinline__ single(const kf_cuda_heads &x, const kf_cuda_heads &cache, const kf_rope_place &p,
+                                      int32_t items, int32_t width_, int32_t pairs, int32_t pairing)
+        : from(x.data + kf_head_offset(x, p.b, p.n) + p.first * x.stride[1]),
+          to(cache.data + p.b * cache.stride[0] + p.first * cache.stride[1]), stride(cache.stride[2]), width(width_),
+          there(p.there && p.item < items), place(kf_item_find<0>(p.item, pairs, pairing)) {
+        asm volatile("" : "+l"(from), "+l"(to), "+l"(stride)); // now, not where they are needed
+    }
+    __device__ __forceinline__ void load() {
+        if (there) held = kf_item_load<0>(from, TYPE, SIZE, place, width);
+    }
+    __device__ __forceinline__ void store(int64_t slot, int32_t pairing, const float2 (&turn)[1]) const {
+        if (there) kf_item_store<0>(to + slot * stride, TYPE, SIZE, place, width, pairing, held, turn);
+    }
+};
+
+template <int TYPE>
+__global__ void __launch_bounds__(KF_ROPE_THREADS)
+    kf_kv_append_pairs_kernel(const __grid_constant__ kf_cuda_kv_append a) {
+    const kf_rope_place p = kf_rope_find(a.deal);
+    const int32_t pairing = a.turns.pairing;
+    single<TYPE> k(a.k, a.k_cache, p, a.k_items, a.D, a.turns.pairs, pairing);
+    single<TYPE> v(a.v, a.v_cache, p, a.v_items, a.Dv, 0, pairing);
+    const bool turned = k.there && k.place.turned;
+    double frequency = turned ? a.turns.frequency[p.item] : 0.0, magnitude = a.turns.magnitude;
+    int64_t room = a.capacity - a.deal.N;
+    const char *slot_at = a.slots + p.b * a.slot_stride * (a.slots_wide ? 8 : 4);
+    asm volatile("" : "+d"(frequency), "+d"(magnitude), "+l"(room), "+l"(slot_at));
+    kf_launch_dependents();
+    kf_wait_for_previous();
+    if (!p.there) return;
+    const int64_t first = a.slots ? kf_integer_load(slot_at, a.slots_wide, 0) : 0;
+    int64_t position = first + p.n;
+    if (a.turns.positions)
+        position = kf_integer_load(a.turns.positions, a.turns.positions_wide,
+                                   p.b * a.turns.position_stride[0] + p.n * a.turns.position_stride[1]);
+    k.load();
+    v.load();
+    if (first < 0 || first > room) return;
+    float2 turn[1] = {};
+    if (turned) turn[0] = kf_turn_any((double)position * frequency, magnitude);
+    k.store(first + p.n, pairing, turn);
+    v.store(first + p.n, pairing, turn);
+}
+
 #define KERNEL(type, name)                                                                                             \
-    { type, 1, KF_ROPE_THREADS, (const void *)kf_kv_append_kernel<type>, name }
+    { type, KF_APPEND_CHUNKS, KF_ROPE_THREADS, (const void *)kf_kv_append_kernel<type>, name }
+#define PAIRS(type)                                                                                                    \
+    {                                                                                                                  \
+        type, KF_APPEND_PAIRS, KF_ROPE_THREADS, (const void *)kf_kv_append_pairs_kernel<type>,                         \
+            "k turned and v in one pass, a pair a thread"                                                              \
+    }
 
 extern "C" const kf_cuda_rows_kernel kf_cuda_kv_append_kernels[] = {
     KERNEL(KF_ROW_F32, "k turned and v in one pass, 16-byte chunks"),
     KERNEL(KF_ROW_F16, "k turned and v in one pass, 16-byte chunks"),
     KERNEL(KF_ROW_BF16, "k turned and v in one pass, 16-byte chunks"),
+    PAIRS(KF_ROW_F32),
+    PAIRS(KF_ROW_F16),
+    PAIRS(KF_ROW_BF16),
     KERNEL(0, "k turned and v in one pass, any dtypes and addresses"),
     {},
 };

@@ -6,37 +6,61 @@
 //
 // and the sink, which is in none of the parts. One block a row; warp i adds the splits i, i + WARPS, ... and the warps' sums
 // are added in the order of the warps. Bytes: 4 Dv + 8 a split and row. Follows a prefill or decode kernel that split its keys.
+//
+// A lane has four neighbouring columns, of wide rows then four others. BATCH splits of a warp are asked for at once, together with the states.
+// Registers are few on purpose: the next decode's blocks wait for their turn beside this kernel's, and where one finds no room it joins another
+// on a multiprocessor that two of them then share (with 76 registers a decode of 16 splits took a tenth longer).
 #include "cuda/attention.cuh"
 
-enum { WARPS = 8, COLUMNS = 256, LANE_COLUMNS = COLUMNS / 32 };
+enum { WARPS = 8, COLUMNS = 256, WIDTH = 4, BATCH = 4, BLOCKS = 5 };
 
-__global__ void __launch_bounds__(WARPS * 32) kf_merge_kernel(const __grid_constant__ kf_cuda_attention a) {
-    __shared__ float sums[WARPS][COLUMNS];
+__device__ __forceinline__ float warp_most(float m) {
+#pragma unroll
+    for (int step = 16; step; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, step));
+    return m;
+}
+
+__global__ void __launch_bounds__(WARPS * 32, BLOCKS) kf_merge_kernel(const __grid_constant__ kf_cuda_attention a) {
+    __shared__ float4 sums[WARPS][COLUMNS / WIDTH];
     __shared__ float sizes[WARPS];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int64_t row = blockIdx.x, first = row * a.splits;
     const float2 *states = reinterpret_cast<const float2 *>(a.part_state) + first;
     kf_launch_dependents();
     kf_wait_for_previous();
-    float m = -INFINITY;
+    float m = -INFINITY, d = 0.0f;
     for (int s = lane; s < a.splits; s += 32) m = fmaxf(m, states[s].x);
-    for (int step = 16; step; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, step));
-    const float origin = kf_part_origin(m);
-    float o[LANE_COLUMNS] = {}, d = 0.0f;
-#pragma unroll 4
-    for (int s = warp; s < a.splits; s += WARPS) {
-        const float2 part = states[s];
-        if (part.y == 0.0f) continue; // no keys: o was not written
-        const float weight = kf_exp2_fast((part.x - origin) * a.unit);
-        const float *from = a.part_o + (first + s) * a.Dv;
-        d = fmaf(weight, part.y, d);
+#pragma unroll 1
+    for (int column = WIDTH * lane; column - WIDTH * lane < a.Dv; column += 32 * WIDTH) {
+        const float *parts = a.part_o + first * a.Dv + column;
+        float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        d = 0.0f;
+#pragma unroll 1
+        for (int s0 = warp; s0 < a.splits; s0 += BATCH * WARPS) {
+            float2 state[BATCH];
+            float4 x[BATCH];
 #pragma unroll
-        for (int i = 0; i < LANE_COLUMNS; i++)
-            if (lane + 32 * i < a.Dv) o[i] = fmaf(weight, from[lane + 32 * i], o[i]);
+            for (int i = 0; i < BATCH; i++) {
+                const int s = s0 + i * WARPS;
+                state[i] = make_float2(-INFINITY, 0.0f), x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (s >= a.splits) continue;
+                state[i] = states[s];
+                if (column < a.Dv) x[i] = *reinterpret_cast<const float4 *>(parts + (int64_t)s * a.Dv);
+            }
+            if (s0 == warp && column < 32 * WIDTH) m = warp_most(m);
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                if (state[i].y == 0.0f) continue; // no keys: whatever stands in o
+                const float weight = kf_exp2_fast((state[i].x - kf_part_origin(m)) * a.unit);
+                d = fmaf(weight, state[i].y, d);
+                o.x = fmaf(weight, x[i].x, o.x), o.y = fmaf(weight, x[i].y, o.y);
+                o.z = fmaf(weight, x[i].z, o.z), o.w = fmaf(weight, x[i].w, o.w);
+            }
+        }
+        if (column < a.Dv) sums[warp][column / WIDTH] = o;
     }
-#pragma unroll
-    for (int i = 0; i < LANE_COLUMNS; i++) sums[warp][lane + 32 * i] = o[i];
     if (lane == 0) sizes[warp] = d;
+    if (warp >= a.splits) m = warp_most(m);
     __syncthreads();
     d = 0.0f;
     for (int i = 0; i < WARPS; i++) d += sizes[i];
@@ -49,7 +73,7 @@ __global__ void __launch_bounds__(WARPS * 32) kf_merge_kernel(const __grid_const
     const int column = threadIdx.x;
     if (column >= a.Dv) return;
     float sum = 0.0f;
-    for (int i = 0; i < WARPS; i++) sum += sums[i][column];
+    for (int i = 0; i < WARPS; i++) sum += reinterpret_cast<const float *>(sums[i])[column];
     const int64_t place = b * a.o_stride[0] + head * a.o_stride[1] + at.x * a.o_stride[2] + column;
     kf_store_element(a.o + place * (a.o_type == KF_F32 ? 4 : 2), a.o_type, sum * end.factor);
 }
@@ -104,7 +128,7 @@ __global__ void __launch_bounds__(WARPS * 32) kf_merge_rows_kernel(const __grid_
 }
 
 extern "C" const kf_cuda_attention_kernel kf_cuda_merge[] = {
-    {KF_CUDA_MERGE, 0, 0, COLUMNS, COLUMNS, 0, 1, 0, WARPS * 32, 1, 0, 80, (const void *)kf_merge_kernel,
+    {KF_CUDA_MERGE, 0, 0, COLUMNS, COLUMNS, 0, 1, 0, WARPS * 32, BLOCKS, 0, 80, (const void *)kf_merge_kernel,
      "merge of partial states"},
     {KF_CUDA_MERGE, 0, 0, COLUMNS, COLUMNS, 0, 0, 0, WARPS * 32, 1, 0, 80, (const void *)kf_merge_rows_kernel,
      "merge of partial states, many rows"},

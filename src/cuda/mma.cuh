@@ -122,13 +122,25 @@ __device__ __forceinline__ uint32_t kf_cluster_rank() {
 #endif
     return rank;
 }
-// The float at `at` (an address in this block's shared memory) in the shared memory of block `rank`.
-__device__ __forceinline__ float kf_cluster_float(uint32_t at, uint32_t rank) {
-    float x = 0.0f;
+// What is at `at` (an address in this block's shared memory) in the shared memory of block `rank`.
+__device__ __forceinline__ float2 kf_cluster_float2(uint32_t at, uint32_t rank) {
+    float2 x = make_float2(0.0f, 0.0f);
 #if __CUDA_ARCH__ >= 900
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(there) : "memory");
+#endif
+    return x;
+}
+__device__ __forceinline__ float4 kf_cluster_float4(uint32_t at, uint32_t rank) {
+    float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#if __CUDA_ARCH__ >= 900
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(there)
+                 : "memory");
 #endif
     return x;
 }

@@ -16,6 +16,8 @@ enum {
     FULL_PROCESSOR = 512, // threads of these kernels on a multiprocessor
     ROUNDS = 2,           // a thread has more heads where even so there are this many times as many threads
     FEW_THREADS = 64,     // of a block where there are fewer threads than that; most that share a row
+    FEW_PAIRS = 512,      // on a multiprocessor: up to so many pairs, an append has a thread for each
+    MOST_PAIRS = 128,     // of a row, that it then may have
 };
 
 static void plan_turns(kf_op *op, const kf_rope_params *rope) {
@@ -58,6 +60,17 @@ static int64_t items_of(int64_t width, int64_t step) { return kf_cuda_divide_up(
 
 // Threads that share a row of a head; rows of more items are gone through in pieces.
 static int64_t threads_of_row(int64_t items) { return items < FEW_THREADS ? items : FEW_THREADS; }
+
+// A thread for each pair of elements of a head at a position: no more than MOST_PAIRS of a row.
+static kf_cuda_rope_deal deal_pairs(int64_t B, int64_t N, int64_t H, int64_t pairs, int32_t *threads) {
+    *threads = (int32_t)pairs;
+    return (kf_cuda_rope_deal){.N = (uint32_t)N,
+                               .positions = (uint32_t)(B * N),
+                               .H = (int32_t)H,
+                               .heads = 1,
+                               .items = (int32_t)pairs,
+                               .slots = 1};
+}
 
 static kf_cuda_rope_deal deal_heads(const kf_context *context, int64_t B, int64_t N, int64_t H, int64_t items,
                                     int32_t *threads) {
@@ -128,7 +141,9 @@ static kf_status plan_kv_append(kf_op *op) {
     KF_TRY(check_heads("kv_append", p->options.B, p->options.N, p->options.H,
                        p->options.D > p->options.Dv ? p->options.D : p->options.Dv));
     plan_turns(op, &p->options.rope);
-    return prepare_both(op, kf_cuda_kv_append_kernels, p->k.type, "kv_append");
+    const kf_cuda_rows_kernel *table = kf_cuda_kv_append_kernels;
+    KF_TRY(kf_cuda_rows_prepare(op->context, kf_cuda_rows_find(table, p->k.type, KF_APPEND_PAIRS), 0, "kv_append"));
+    return prepare_both(op, table, p->k.type, "kv_append");
 }
 
 kf_status kf_cuda_kv_append_launch(const kf_op *op, char *workspace) {
@@ -136,10 +151,15 @@ kf_status kf_cuda_kv_append_launch(const kf_op *op, char *workspace) {
     const int64_t pairs = p->options.rope.pairing == KF_ROPE_OFF ? 0 : p->options.rope.dims / 2;
     (void)workspace;
     if (p->options.B * p->options.N * p->options.H * (p->options.D + p->options.Dv) == 0) return KF_OK;
-    const bool whole = p->k.type == p->v.type && whole_items(&p->k, &p->k_cache, p->options.D, pairs) &&
-                       whole_items(&p->v, &p->v_cache, p->options.Dv, 0);
-    const int type = whole ? p->k.type : 0;
-    const int64_t step = type ? KF_CUDA_CHUNK / kf_type_size(type) : 1;
+    const bool whole =
+        whole_items(&p->k, &p->k_cache, p->options.D, pairs) && whole_items(&p->v, &p->v_cache, p->options.Dv, 0);
+    const bool one_type = p->k.type == p->v.type && p->k.type == p->k_cache.type && p->k.type == p->v_cache.type;
+    const int64_t rows = p->options.B * p->options.N * p->options.H,
+                  row_pairs = items_of(p->options.D > p->options.Dv ? p->options.D : p->options.Dv, 1);
+    const bool few = one_type && row_pairs <= MOST_PAIRS &&
+                     rows * row_pairs <= FEW_PAIRS * (int64_t)kf_cuda(op->context)->multiprocessors;
+    const int type = few || (one_type && whole) ? p->k.type : 0;
+    const int64_t step = few || !type ? 1 : KF_CUDA_CHUNK / kf_type_size(type);
     int32_t threads;
     kf_cuda_kv_append a = {.k = heads_of(&p->k),
                            .v = heads_of(&p->v),
@@ -154,9 +174,11 @@ kf_status kf_cuda_kv_append_launch(const kf_op *op, char *workspace) {
                            .k_items = (int32_t)items_of(p->options.D, step),
                            .v_items = (int32_t)items_of(p->options.Dv, step)};
     set_turns(&a.turns, op, &p->options.rope, &p->positions, 0);
-    a.deal = deal_heads(op->context, p->options.B, p->options.N, p->options.H,
-                        a.k_items > a.v_items ? a.k_items : a.v_items, &threads);
-    return launch_heads(op, kf_cuda_rows_find(kf_cuda_kv_append_kernels, type, 0), &a.deal, threads, &a,
+    const int64_t items = a.k_items > a.v_items ? a.k_items : a.v_items;
+    a.deal = few ? deal_pairs(p->options.B, p->options.N, p->options.H, items, &threads)
+                 : deal_heads(op->context, p->options.B, p->options.N, p->options.H, items, &threads);
+    const int way = few ? KF_APPEND_PAIRS : type ? KF_APPEND_CHUNKS : 0;
+    return launch_heads(op, kf_cuda_rows_find(kf_cuda_kv_append_kernels, type, way), &a.deal, threads, &a,
                         "kv_append: launch");
 }
 

@@ -141,6 +141,14 @@ __device__ __forceinline__ kf_rope_place kf_rope_find(const kf_cuda_rope_deal &d
     return p;
 }
 
+// The same of any angle.
+__device__ __forceinline__ float2 kf_turn_any(double angle, double magnitude) {
+    if (__builtin_expect(fabs(angle) < KF_TURN_FAR, 1)) return kf_turn(angle, magnitude);
+    double s, c;
+    sincos(angle, &s, &c);
+    return make_float2((float)(magnitude * c), (float)(magnitude * s));
+}
+
 // The angles of an item's pairs at a position. Far ones take one loop that isn't unrolled: the library's sincos is long.
 template <int TYPE>
 __device__ __forceinline__ void kf_find_turns(float2 (&turn)[kf_turn_pairs<TYPE>], const kf_cuda_turns &a,

@@ -121,6 +121,9 @@ typedef struct kf_cuda_rope {
     int32_t D, items; // items: of a head's row, pairs of chunks
 } kf_cuda_rope;
 
+// kv_append's kernels of one dtype, in the place of their chunks: by chunks of 16 bytes; a pair of elements a thread.
+enum { KF_APPEND_CHUNKS = 1, KF_APPEND_PAIRS = 2 };
+
 typedef struct kf_cuda_kv_append {
     kf_cuda_turns turns; // without positions: those of the slots
     kf_cuda_rope_deal deal;
