@@ -72,15 +72,13 @@ enum { FEW_KEYS_AHEAD = 40 };
 // A block of few rows: 16 or 32 keys. Products in bf16 are faster than memory, which is read best a page of k and one of v at a
 // time; those in fp32 are not, and larger blocks have fewer beginnings.
 enum { KF_FEW_BLOCK_MIN = 16, KF_FEW_BLOCK_MAX = 32, KF_FEW_PAGE = 4096, KF_FEW_LARGEST = 1 << 20 };
-// Of more rows than these the products of either type take longer than memory, and small steps only cost.
-enum { KF_FEW_STEP = 8, KF_FEW_STEP_ROWS = 4 };
 
 // Products of a few rows with keys and values as they lie in memory (no byte beyond the n rows is read). Beside the first
 // `ahead` of them the one FEW_KEYS_AHEAD further on is asked for.
 typedef struct kf_few_kernels {
     int32_t element_bytes; // of q and p: 4: fp32, 2: bf16
-    int32_t block_bytes;   // of keys that are folded together; in keys, KF_FEW_BLOCK_MIN or MAX
-    int32_t step;          // keys after which the scores of a block and the values of the one before take turns
+    int32_t
+        block_bytes; // of keys whose scores, weights and values follow each other: the best size, KF_FEW_BLOCK_MIN to MAX keys
     // s[r][j] = q[r] . k[j]; rows of q are D elements apart. s is written for j < n alone.
     void (*scores)(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D, int64_t ahead,
                    float *s);

@@ -355,7 +355,7 @@ static void few_softmax_bf16(float *s, void *p, int32_t rows, int64_t n, float c
     few_softmax_as(true, s, p, rows, n, c, m, d, alpha);
 }
 
-static const kf_few_kernels few_dot = {2, KF_FEW_PAGE, KF_FEW_STEP, few_scores_dot, few_values_dot, few_softmax_bf16};
+static const kf_few_kernels few_dot = {2, KF_FEW_PAGE, few_scores_dot, few_values_dot, few_softmax_bf16};
 
 const kf_attention_kernels kf_attention_avx512bf16 = {
     .notes = "bf16 dot products (fp32 FMA for other types), 12x32 and 6x64 tiles",

@@ -80,68 +80,49 @@ static int64_t padded_keys(const few_run *run, const few_block *block) {
 }
 
 // Neighbouring blocks take turns in the two halves of the rows of scores.
-static few_block block_of(const few_run *run, int64_t number) {
+static few_block score_block(const few_run *run, int64_t number) {
     enum { HALF = KF_KEY_BLOCK / 2 };
-    const int64_t at = number * run->block, half = number % 2 * HALF, first = kf_max64(at, run->item->keys.lo);
-    return (few_block){.first = first,
-                       .n = kf_max64(kf_min64(at + run->block, run->item->keys.hi) - first, 0),
+    const int64_t at = number * run->block, half = number % 2 * HALF;
+    few_block block = {.first = kf_max64(at, run->item->keys.lo),
                        .s = run->t.s + half,
                        .p = (char *)run->t.p + half * run->values->element_bytes};
+    const int64_t last = kf_min64(at + run->block, run->item->keys.hi);
+    block.n = last - block.first;
+    run->scores->scores(run->t.q_half, run->rows, run->k + block.first * run->k_stride, run->k_stride, block.n,
+                        run->call->problem->options.D, run->end - FEW_KEYS_AHEAD - block.first, block.s);
+    if (block.first < run->plain.lo || last > run->plain.hi)
+        block.careful =
+            kf_attention_mask_rows(run->call, run->item, run->views, run->rows, block.first, 0, block.n, block.s) &&
+            !kf_attention_values_finite(run->call, run->item, block.first, last);
+    const int64_t padded = padded_keys(run, &block);
+    for (int32_t r = 0; padded > block.n && r < run->rows; r++)
+        for (int64_t j = block.n; j < padded; j++) block.s[r * KF_SCORE_STRIDE + j] = -INFINITY;
+    return block;
 }
 
-// Scores of keys j .. last - 1 of a block.
-static void score(const few_run *run, const few_block *block, int64_t j, int64_t last) {
-    const int64_t key = block->first + j, n = kf_min64(last, block->n) - j;
-    if (n > 0)
-        run->scores->scores(run->t.q_half, run->rows, run->k + key * run->k_stride, run->k_stride, n,
-                            run->call->problem->options.D, run->end - FEW_KEYS_AHEAD - key, block->s + j);
-}
-
-// What is hidden, and the end of the last vector, become -inf.
-static void hide(const few_run *run, few_block *block) {
-    const int64_t last = block->first + block->n, padded = padded_keys(run, block);
-    if (block->first < run->plain.lo || last > run->plain.hi)
-        block->careful =
-            kf_attention_mask_rows(run->call, run->item, run->views, run->rows, block->first, 0, block->n, block->s) &&
-            !kf_attention_values_finite(run->call, run->item, block->first, last);
-    for (int32_t r = 0; padded > block->n && r < run->rows; r++)
-        for (int64_t j = block->n; j < padded; j++) block->s[r * KF_SCORE_STRIDE + j] = -INFINITY;
-}
-
-// The same keys' values. The first of a block bring the sums so far to the new maximum.
-static void add_values(const few_run *run, const few_block *block, int64_t j, int64_t last) {
-    static const float one[KF_FEW_ROWS] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    const int64_t key = block->first + j, n = kf_min64(last, block->n) - j;
-    if (n > 0)
-        run->values->values((const char *)block->p + j * run->values->element_bytes, run->rows,
-                            run->v + key * run->v_stride, run->v_stride, n, run->call->problem->options.Dv,
-                            run->end - FEW_KEYS_AHEAD - key, j ? one : run->alpha, run->t.o);
+static void add_values(const few_run *run, const few_block *block, const uint8_t *live) {
+    if (block->careful)
+        kf_attention_careful_values(run->call, run->item, block->p, run->values->element_bytes, live, run->rows,
+                                    block->first, 0, block->n, run->alpha, run->t.o);
+    else
+        run->values->values(block->p, run->rows, run->v + block->first * run->v_stride, run->v_stride, block->n,
+                            run->call->problem->options.Dv, run->end - FEW_KEYS_AHEAD - block->first, run->alpha,
+                            run->t.o);
 }
 
 // The scores of the next block stand between a block's weights and its values: weights are a long chain of few instructions,
-// which run while the processor is already at those products. Where memory is what limits, the two take turns in smaller
-// steps, for the requests of each to be spread over the time of both.
+// which run while the processor is already at those products.
 static void fold_blocks(few_run *run) {
     uint8_t live[KF_FEW_ROWS * KF_KEY_BLOCK];
     const int64_t end = (run->item->keys.hi + run->block - 1) / run->block;
-    const int64_t step = run->rows <= KF_FEW_STEP_ROWS ? run->values->step : run->block;
     int64_t number = run->item->keys.lo / run->block;
-    few_block block = block_of(run, number);
-    score(run, &block, 0, block.n);
-    hide(run, &block);
-    for (; number < end; number++) {
+    few_block block = score_block(run, number);
+    while (++number <= end) {
         const few_block now = block;
         if (now.careful) kf_attention_find_live(now.s, run->rows, 0, now.n, live);
         run->values->softmax(now.s, now.p, run->rows, padded_keys(run, &now), run->factor, run->m, run->d, run->alpha);
-        block = block_of(run, number + 1);
-        if (now.careful)
-            kf_attention_careful_values(run->call, run->item, now.p, run->values->element_bytes, live, run->rows,
-                                        now.first, 0, now.n, run->alpha, run->t.o);
-        for (int64_t j = 0; j < run->block; j += step) {
-            score(run, &block, j, j + step);
-            if (!now.careful) add_values(run, &now, j, j + step);
-        }
-        if (block.n > 0) hide(run, &block);
+        if (number < end) block = score_block(run, number);
+        add_values(run, &now, live);
     }
 }
 

@@ -506,8 +506,7 @@ INLINE void few_values_as(const int32_t type, const float *p, int32_t rows, cons
         else                                                                                                           \
             few_values_as(type, p, rows, v, stride, n, Dv, ahead, alpha, o);                                           \
     }                                                                                                                  \
-    static const kf_few_kernels few_##name = {                                                                         \
-        4, KF_FEW_LARGEST, KF_FEW_BLOCK_MAX, few_scores_##name, few_values_##name, few_softmax_f32};
+    static const kf_few_kernels few_##name = {4, KF_FEW_LARGEST, few_scores_##name, few_values_##name, few_softmax_f32};
 
 DEFINE_FEW(f32, KF_TYPE_F32)
 DEFINE_FEW(f16, KF_TYPE_F16)
