@@ -77,14 +77,13 @@ enum { KF_FEW_BLOCK_MIN = 16, KF_FEW_BLOCK_MAX = 32, KF_FEW_PAGE = 4096, KF_FEW_
 // `ahead` of them the one FEW_KEYS_AHEAD further on is asked for.
 typedef struct kf_few_kernels {
     int32_t element_bytes; // of q and p: 4: fp32, 2: bf16
-    int32_t
-        block_bytes; // of keys whose scores, weights and values follow each other: the best size, KF_FEW_BLOCK_MIN to MAX keys
+    int32_t block_bytes;   // of the keys of a block, at most; it has KF_FEW_BLOCK_MIN or MAX of them
     // s[r][j] = q[r] . k[j]; rows of q are D elements apart. s is written for j < n alone.
     void (*scores)(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D, int64_t ahead,
                    float *s);
     void (*values)(const void *p, int32_t rows, const char *v, int64_t stride, int64_t n, int64_t Dv, int64_t ahead,
                    const float *alpha, float *o);
-    // As that of tiles, for keys 0 .. n - 1; n is a multiple of lanes.
+    // As that of tiles, for keys 0 .. n - 1; n is a multiple of lanes. m, d and alpha have KF_FEW_ROWS elements, which may be read.
     void (*softmax)(float *s, void *p, int32_t rows, int64_t n, float c, float *m, float *d, float *alpha);
 } kf_few_kernels;
 
