@@ -77,7 +77,7 @@ enum { KF_FEW_BLOCK_MIN = 16, KF_FEW_BLOCK_MAX = 32, KF_FEW_PAGE = 4096, KF_FEW_
 // `ahead` of them the one FEW_KEYS_AHEAD further on is asked for.
 typedef struct kf_few_kernels {
     int32_t element_bytes; // of q and p: 4: fp32, 2: bf16
-    int32_t block_bytes;   // of the keys of a block, at most; it has KF_FEW_BLOCK_MIN or MAX of them
+    int32_t block_bytes;   // a block has KF_FEW_BLOCK_MAX keys where these are no more bytes than that, else MIN
     // s[r][j] = q[r] . k[j]; rows of q are D elements apart. s is written for j < n alone.
     void (*scores)(const void *q, int32_t rows, const char *k, int64_t stride, int64_t n, int64_t D, int64_t ahead,
                    float *s);
