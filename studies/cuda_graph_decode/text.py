@@ -68,14 +68,14 @@ class Rows:
 
     def add(self, must, **row):
         self.bad += must and row["same"] < self.tokens
-        self.rows.append({"op": "text", **row, **self.source})
+        self.rows.append({"op": "text", "beside": "eager" if "way" in row else "keyfold", **row, **self.source})
         print(row, flush=True)
         if self.path:
             write_json(self.path, sorted([*self.kept, *self.rows], key=lambda row: PARTS.index(part_of(row))))
 
 
 def part_of(row):
-    return "ways" if "way" in row else "keyfold"
+    return "ways" if "way" in row else "keyfold"  # what is held beside eager, or torch beside keyfold
 
 
 def beside_keyfold(options, exact, rounded, rows):
