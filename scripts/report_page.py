@@ -30,6 +30,10 @@ TITLES = {
         "Useful operations a second, bf16; flash2 is torch's FlashAttention-2 backend.",
     ),
     "h200/peers-decode.json": ("Decode beside torch's backends", "One query a sequence; K and V read a second, bf16."),
+    "h200/peers-unsplit.json": (
+        "Decode beside the prefill kernel on the same keys, not split",
+        "What splitting brings.",
+    ),
     "h200/peers-rows.json": ("Norms, activations, softmax, append", "Bytes that must move, a second."),
     "h200/peers-linear.json": ("Linear layers", "read: a kernel that only reads the same bytes; shape N x K."),
     "h200/peers-rope.json": ("Attention that rotates at load", ""),

@@ -33,7 +33,8 @@ def rotating_decode() -> list[Case]:
 
 # The reports: their cases, and the peers of each operation.
 REPORTS: dict[str, tuple[list[Case], list[str]]] = {
-    "peers-decode.json": (usual("decode"), ["cudnn", "flash2", "flashinfer", "flashinfer_tc", "prefill"]),
+    "peers-decode.json": (usual("decode"), ["cudnn", "flash2", "flashinfer", "flashinfer_tc"]),
+    "peers-unsplit.json": (usual("decode"), ["prefill"]),
     "peers-rows.json": (
         [case for op in ("rmsnorm", "swiglu", "softmax", "kv_append") for case in usual(op)],
         ["eager", "compile", "flashinfer"],
@@ -115,8 +116,10 @@ def is_of(row: Row, case: Case) -> bool:
 
 
 def judge(demand: Demand, rows: list[Row]) -> Verdict:
-    row = next((row for row in rows if is_of(row, demand.case)), None)
-    there = [name for name in demand.peers if row is not None and name in row.get("ratios", {})]
+    found = [row for row in rows if is_of(row, demand.case)]
+    # A case may stand in two reports, beside other peers in each.
+    row = next((row for row in found if row.get("ratios", {}).keys() & set(demand.peers)), None)
+    there = [name for name in demand.peers if row is not None and name in row["ratios"]]
     if row is None or not there:
         return Verdict(demand, None, demand.ratio, ", ".join(demand.peers))
     beside = min(there, key=lambda name: row["times_us"][name])

@@ -216,7 +216,7 @@ def flashinfer_decode(peer: str, tensor_cores: bool) -> Maker:
     return make
 
 
-UNSPLIT_ROWS = 64  # more than decode takes, fewer than a tile of prefill has
+UNSPLIT_ROWS = 128  # more than decode takes; a tile of prefill
 
 
 def unsplit_prefill(case: Case, place: Place, x: Any) -> Call:
