@@ -216,13 +216,13 @@ mutant slow empty-row src/math/state.h \
 
 # ------------------------------------------------------------------------------------ attention: data and options
 mutant slow tail-scores-zero src/cpu/attention_few.c \
-    't->s[r * KF_SCORE_STRIDE + j] = -INFINITY;' 't->s[r * KF_SCORE_STRIDE + j] = 0.0f;' \
+    'block->s[r * KF_SCORE_STRIDE + j] = -INFINITY;' 'block->s[r * KF_SCORE_STRIDE + j] = 0.0f;' \
     attention/report/query-of-one
 mutant slow head-map src/cpu/attention_rows.c \
     'view->head = item->kv_head * heads + (row0 + r) % heads;' 'view->head = (row0 + r) % heads;' \
     attention/decode/gqa
 mutant slow stride-of-v src/cpu/attention_few.c \
-    'item->kv_head, k0), v->stride[2] *' 'item->kv_head, k0), options->Dv *' \
+    '.v_stride = v->stride[2] *' '.v_stride = options->Dv *' \
     attention/grid
 mutant slow alibi-distance src/cpu/attention_rows.c \
     'row.distance = (float)(view->position - k0);' 'row.distance = (float)(view->position - k0 + 1);' \
