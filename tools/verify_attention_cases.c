@@ -181,7 +181,8 @@ static void size_cases(verify_run *run) {
 }
 
 // On a device: each head dim with and without what the general kernels are for, and RoPE, in one row, a few, some, as many as take a
-// tile of 128 rows for each multiprocessor, and in two tiles of 16 rows before the same keys, the second one not full.
+// tile of 128 rows for each multiprocessor, in two tiles of 16 rows before the same keys, the second one not full,
+// and in tiles of 32.
 static void tile_cases(verify_run *run) {
     static const char *const KINDS[] = {"plain", "general", "rope", "rope-general"};
     static const struct {
@@ -189,7 +190,7 @@ static void tile_cases(verify_run *run) {
     } DIMS[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
     static const struct {
         int64_t H, Hkv, Nq, Nk;
-    } ROWS[] = {{4, 4, 1, 300}, {8, 2, 3, 300}, {2, 2, 70, 90}, {70, 70, 129, 40}, {27, 1, 1, 900}};
+    } ROWS[] = {{4, 4, 1, 300}, {8, 2, 3, 300}, {2, 2, 70, 90}, {70, 70, 129, 40}, {27, 1, 1, 900}, {162, 9, 1, 600}};
     for (int n = 0; run->device && n < COUNT(DIMS) * COUNT(DTYPES) * COUNT(ROWS); n++) {
         for (int kind = 0; kind < 4; kind++) {
             attention_case row = {.H = ROWS[n % COUNT(ROWS)].H, .Hkv = ROWS[n % COUNT(ROWS)].Hkv};
