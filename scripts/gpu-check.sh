@@ -180,11 +180,13 @@ sanitizer() {
     cases=$(cat "$work/$tool"-*.txt | sed -n 's/^verify: \([0-9]*\) cases.*/\1/p' | awk '{ n += $1 } END { print n + 0 }')
     failed_cases=$(cat "$work/$tool"-*.txt | sed -n 's/^verify: .* cases, \([0-9]*\) failed.*/\1/p' | awk '{ n += $1 } END { print n + 0 }')
     wanted=$(cat "$work"/cases-*.txt | wc -l)
-    # A part without a case ends with 1; every other status is a finding.
-    bad=$(cat "$work/$tool"-*.status 2>/dev/null | grep -vc '^1$')
+    # A part without a case ends with 1, one that took too long with 124; every other status is a finding.
+    bad=$(cat "$work/$tool"-*.status 2>/dev/null | grep -vcE '^(1|124)$')
+    late=$(cat "$work/$tool"-*.status 2>/dev/null | grep -c '^124$')
     for file in "$work/$tool"-*.txt; do
         grep -q '^verify: 0 cases, 0 failed' "$file" || grep -E '^(FAILED|========= (Invalid|Error|Warning|Race|Program|Uninit|Barrier)|=========     (and|at) |.*ERROR SUMMARY: [1-9])' "$file" | head -n 40
     done
+    [ "$late" -eq 0 ] || echo "$tool: $late processes ended by the time"
     echo "$tool: $cases cases of $wanted, $failed_cases failed, $bad processes with findings"
     [ "$cases" -gt 0 ] && [ "$cases" -eq "$wanted" ] && [ "$failed_cases" -eq 0 ] && [ "$bad" -eq 0 ]
 }
