@@ -216,7 +216,7 @@ mutant slow empty-row src/math/state.h \
 
 # ------------------------------------------------------------------------------------ attention: data and options
 mutant slow tail-scores-zero src/cpu/attention_few.c \
-    'block->s[r * KF_SCORE_STRIDE + j] = -INFINITY;' 'block->s[r * KF_SCORE_STRIDE + j] = 0.0f;' \
+    'block.s[r * KF_SCORE_STRIDE + j] = -INFINITY;' 'block.s[r * KF_SCORE_STRIDE + j] = 0.0f;' \
     attention/report/query-of-one
 mutant slow head-map src/cpu/attention_rows.c \
     'view->head = item->kv_head * heads + (row0 + r) % heads;' 'view->head = (row0 + r) % heads;' \
