@@ -74,7 +74,7 @@ VARIANTS = {
         [(PREFILL, "if (__any_sync(0xffffffffu, passed)) rescale(x, most, c);", "rescale(x, most, c);")],
     ),
     "between": (
-        "D = 128: the exponentials of the next 16 keys between the products of these, as at D = 64 (reports before 503d41d have it the"
+        "D = 128: the exponentials of the next 16 keys between the products of these, as at D = 64 (reports before 4b4efb2 have it the"
         " other way round: there the kernel was so, and 'in turns' was the variant)",
         [],
         [
