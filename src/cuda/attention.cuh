@@ -47,6 +47,23 @@ template <bool GENERAL> __device__ __forceinline__ float kf_probability(float s,
     return kf_power<GENERAL>(kf_exponent<GENERAL>(s, c, origin));
 }
 
+// Some score passed its row's origin by too much: the rows' true maxima become the origins. o as accumulators of tiles of 16 rows.
+template <bool GENERAL, int TILES, int BLOCKS>
+__device__ __forceinline__ void kf_rescale(float (&o)[TILES][BLOCKS][4], float (&origin)[TILES][2],
+                                           float (&d)[TILES][2], const float (&most)[TILES][2], float c) {
+#pragma unroll
+    for (int m = 0; m < TILES; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float before = origin[m][half], top = kf_quad_max(most[m][half]) * c;
+            if (top > before) origin[m][half] = top;
+            const float factor = kf_power<GENERAL>(before - origin[m][half]);
+            d[m][half] *= factor;
+#pragma unroll
+            for (int n = 0; n < BLOCKS; n++) o[m][n][2 * half] *= factor, o[m][n][2 * half + 1] *= factor;
+        }
+}
+
 enum { KF_F32 = 1, KF_F16 = 2, KF_BF16_TYPE = 3 }; // kf_type of core/internal.h; checked in attention.c
 
 // The work item of this block.

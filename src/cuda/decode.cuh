@@ -57,20 +57,6 @@ template <class T_, int D_, int DV_, int TILES_, int WARPS_, int STAGES_, int BL
         }
     }
 
-    static __device__ __forceinline__ void rescale(state &x, const float (&most)[TILES][2], float c) {
-#pragma unroll
-        for (int m = 0; m < TILES; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const float before = x.origin[m][half], top = kf_quad_max(most[m][half]) * c;
-                if (top > before) x.origin[m][half] = top;
-                const float factor = kf_power<GENERAL>(before - x.origin[m][half]);
-                x.d[m][half] *= factor;
-#pragma unroll
-                for (int n = 0; n < DV / 8; n++) x.o[m][n][2 * half] *= factor, x.o[m][n][2 * half + 1] *= factor;
-            }
-    }
-
     // s = q k^T of a tile of 16 keys.
     static __device__ __forceinline__ void products(float (&s)[TILES][2][4], const uint32_t (&q)[TILES][Q_FRAGMENTS][4],
                                                     uint32_t q_shared, uint32_t k, int lane) {
@@ -160,7 +146,7 @@ template <class T_, int D_, int DV_, int TILES_, int WARPS_, int STAGES_, int BL
                                       fmaxf(s[m][1][2 * half], s[m][1][2 * half + 1]));
                 passed |= kf_exponent<GENERAL>(most[m][half], c, x.origin[m][half]) > KF_SLACK;
             }
-        if (__any_sync(0xffffffffu, passed)) rescale(x, most, c);
+        if (__any_sync(0xffffffffu, passed)) kf_rescale<GENERAL>(x.o, x.origin, x.d, most, c);
         uint32_t p[TILES][4];
 #pragma unroll
         for (int m = 0; m < TILES; m++)

@@ -177,21 +177,6 @@ struct kf_prefill {
         return seen | __shfl_xor_sync(0xffffffffu, seen, 16);
     }
 
-    // Some score passed its row's origin by too much: the rows' true maxima become the origins.
-    static __device__ __forceinline__ void rescale(state &x, const float (&most)[MT][2], float c) {
-#pragma unroll
-        for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const float before = x.origin[mt][half], top = kf_quad_max(most[mt][half]) * c;
-                if (top > before) x.origin[mt][half] = top;
-                const float factor = kf_power<GENERAL>(before - x.origin[mt][half]);
-                x.d[mt][half] *= factor;
-#pragma unroll
-                for (int n = 0; n < DV / 8; n++) x.o[mt][n][2 * half] *= factor, x.o[mt][n][2 * half + 1] *= factor;
-            }
-    }
-
     static __device__ __forceinline__ void raise_origins(state &x, const scores &s, float c) {
         float most[MT][2];
         bool passed = false;
@@ -205,7 +190,7 @@ struct kf_prefill {
                 for (int n = 0; n < KEYS / 8; n++) top = fmaxf(top, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
                 passed |= kf_exponent<GENERAL>(top, c, x.origin[mt][half]) > KF_SLACK;
             }
-        if (__any_sync(0xffffffffu, passed)) rescale(x, most, c);
+        if (__any_sync(0xffffffffu, passed)) kf_rescale<GENERAL>(x.o, x.origin, x.d, most, c);
     }
 
     // Probabilities of two neighbouring keys of a row: i counts half rows, then half blocks of 16 keys.

@@ -23,26 +23,23 @@ SHAPES = [
 ]
 
 
-def triton_call(case, place, x):
+def twin_call(forward, case, place, x):
     lse = place.torch.empty(x.q.shape[:3], dtype=place.torch.float32, device=x.q.device)
     o = place.torch.full_like(x.q, float("nan"))
 
     def call():
-        study.forward(x.q, x.k, x.v, causal=case.causal, out=o, lse=lse)
+        forward(x.q, x.k, x.v, causal=case.causal, out=o, lse=lse)
         return o
 
     return call
+
+
+def triton_call(case, place, x):
+    return twin_call(study.forward, case, place, x)
 
 
 def gluon_call(case, place, x):
-    lse = place.torch.empty(x.q.shape[:3], dtype=place.torch.float32, device=x.q.device)
-    o = place.torch.full_like(x.q, float("nan"))
-
-    def call():
-        warpgroups.forward(x.q, x.k, x.v, causal=case.causal, out=o, lse=lse)
-        return o
-
-    return call
+    return twin_call(warpgroups.forward, case, place, x)
 
 
 def tuning(case):
