@@ -71,7 +71,7 @@ VARIANTS = {
     "rescaled": (
         "o and d are rescaled to the true maximum after every tile, not only where it rose by 8 powers of two",
         [],
-        [(PREFILL, "if (__any_sync(0xffffffffu, passed)) rescale(x, most, c);", "rescale(x, most, c);")],
+        [(PREFILL, "if (__any_sync(0xffffffffu, passed)) kf_rescale<GENERAL>", "kf_rescale<GENERAL>")],
     ),
     "between": (
         "D = 128: the exponentials of the next 16 keys between the products of these, as at D = 64 (reports before 4b4efb2 have it the"
