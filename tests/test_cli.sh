@@ -15,7 +15,7 @@ works() {
     [ -s "$work/out" ] || complain "keyfold $*: no output"
 }
 
-# refused STATUS PATTERN ARGUMENTS...: that status, nothing on stdout, one line on stderr that matches
+# refused STATUS PATTERN ARGUMENTS...: that status, one line on stderr that matches
 refused() {
     want=$1 pattern=$2
     shift 2
@@ -44,6 +44,41 @@ works info
 json info --json
 refused 2 'info: unknown option' info --nonsense
 refused 2 'info: --threads' info --threads 0
+
+works verify --help
+works verify --op rope --list
+refused 2 'verify: --op nonsense' verify --op nonsense
+refused 2 'verify: --isa mmx is none of scalar' verify --isa mmx
+refused 2 'verify: --isa avx2 is none of 80' verify --backend cuda --isa avx2
+refused 2 'verify: --device goes with --backend cuda' verify --device 1
+refused 2 'verify: --kernels goes with --backend cuda' verify --kernels
+# What a context says of the environment must end the run, not shrink it to the scalar kernels.
+KEYFOLD_ISA=mmx
+export KEYFOLD_ISA
+refused 1 'KEYFOLD_ISA is "mmx"' verify --quick --case softmax
+refused 1 'KEYFOLD_ISA is "mmx"' info
+refused 1 'KEYFOLD_ISA is "mmx"' bench softmax --shape 16,64 --seconds 0
+unset KEYFOLD_ISA
+
+# A GPU's commands without one: a sentence, whether the backend or the device is missing.
+if ! "$keyfold" info --backend cuda >/dev/null 2>&1; then
+    refused 1 'no CUDA' info --backend cuda
+    refused 1 'no CUDA' info --backend cuda --ceilings --json
+    refused 1 'no CUDA' verify --backend cuda
+    refused 1 'no CUDA' verify --backend cuda --device 99
+    refused 1 'no CUDA' verify --backend cuda --isa 75
+    refused 1 'no CUDA' bench --backend cuda
+    refused 1 'no CUDA' bench softmax --backend cuda --shape 16,64
+    if [ -n "${KEYFOLD_MODEL:-}" ]; then
+        refused 1 'no CUDA' generate -m "$KEYFOLD_MODEL" -p hello --device cuda
+        refused 1 'no CUDA' generate -m "$KEYFOLD_MODEL" -p hello --device cuda:99
+    fi
+fi
+if "$keyfold" --help | grep -q '^  generate '; then
+    for device in gpu cuda: cuda:x cuda:-1 cuda:2147483648; do
+        refused 2 'is expected' generate -m nothing -p hello --device $device
+    done
+fi
 
 works bench --help
 refused 2 'bench: "nonsense" is none of' bench nonsense

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The shared library exports kf_ symbols alone, all that the header declares; and nothing of ours ends the process or writes to a stream.
+# The shared library exports kf_ symbols alone, all that the header declares; nothing of ours ends the process or writes to a stream; it needs
+# the C library and nothing else.
 set -eu
 library=$KEYFOLD_BUILD/libkeyfold.so
 command -v nm >/dev/null 2>&1 || { echo "skip: no nm (binutils)"; exit 77; }
@@ -26,4 +27,13 @@ forbidden="$forbidden|__vfprintf_chk|dprintf|vdprintf|puts|fputs|putchar|putc|fp
 called=$(nm -A --undefined-only "$KEYFOLD_BUILD/libkeyfold.a" | awk '{print $1, $NF}' | grep -Ev '\.cu\.o: exit$' | sed 's/@.*//' |
     grep -E " ($forbidden)\$" || true)
 [ -z "$called" ] || { echo "the library calls: $called"; exit 1; }
+
+# It needs the C library alone (whose parts are libraries of their own in older ones): CUDA's runtime is inside, its driver is found when a
+# context is made, cuBLASLt when a product asks for it. So one library loads with and without a GPU.
+if command -v readelf >/dev/null 2>&1; then
+    needed=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+    [ -n "$needed" ] || { echo "readelf names no library that $library needs"; exit 1; }
+    strange=$(echo "$needed" | grep -Ev '^(lib(c|m|pthread|dl|rt|c\.musl-[a-z0-9_]*)\.so\.[0-9]+|ld-linux[-a-z0-9_]*\.so\.[0-9]+)$' || true)
+    [ -z "$strange" ] || { echo "the library needs more than the C library: $strange"; exit 1; }
+fi
 echo "$(echo "$exported" | wc -l) symbols, all kf_"

@@ -317,7 +317,9 @@ static bool known_operation(const char *name) {
     return false;
 }
 
-// The ISA of `name` (NULL: the one that contexts choose), 0 for "all", -1 for none. On CUDA its number; 0 for the device's.
+// The ISA of `name` (NULL: the one that contexts choose), 0 for "all", -1 for none, NO_CONTEXT where there is none to ask. On CUDA its
+// number; 0 for the device's.
+enum { NO_CONTEXT = -2 };
 static int isa_of(const verify_run *run, const char *name) {
     int64_t number = 0;
     if (run->device) return !name ? 0 : kft_parse_int(name, 1, 1000, &number) ? (int)number : -1;
@@ -326,7 +328,7 @@ static int isa_of(const verify_run *run, const char *name) {
         kf_context_info info = {.size = sizeof info};
         const kf_status status = context ? kf_context_get_info(context, &info) : KF_UNSUPPORTED;
         kf_context_destroy(context);
-        return status == KF_OK ? info.isa : KF_ISA_SCALAR;
+        return status == KF_OK ? info.isa : NO_CONTEXT;
     }
     for (int isa = KF_ISA_SCALAR; isa <= KF_ISA_AVX512BF16; isa++) {
         if (strcmp(name, kf_isa_string(isa)) == 0) return isa;
@@ -437,8 +439,13 @@ static int parse(int argc, char **argv, verify_run *run, int *isa) {
         const int status = flag ? 0 : parse_option(argc, argv, &i, run, &isa_name);
         if (status) return status;
     }
+    if (!run->device && (run->number || run->kernels))
+        return kft_usage_error("verify: %s goes with --backend cuda", run->number ? "--device" : "--kernels");
     *isa = isa_of(run, isa_name);
-    if (*isa < 0) return kft_usage_error("verify: --isa %s: not an ISA", isa_name);
+    if (*isa == NO_CONTEXT) return kft_error("verify: %s", kf_last_error());
+    if (*isa < 0)
+        return kft_usage_error("verify: --isa %s is none of %s", isa_name,
+                               run->device ? "80, 86, 89, 90" : "scalar, avx2, avx512, avx512bf16, all");
     return -1;
 }
 
