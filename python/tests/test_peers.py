@@ -94,10 +94,23 @@ def test_a_peer_that_refuses_is_left_out_by_name(place):
     assert "without other: no such thing here" in report.line(row)
 
 
-def test_bad_options(tmp_path):
-    for options in (["--op", "sort"], ["--op", "softmax", "--shape", "1,2,3"]):
-        with pytest.raises(SystemExit):
-            run(tmp_path, *options)
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--op", "sort"], "--op is sort"),
+        (["--op", "softmax", "--shape", "1,2,3"], "softmax is rows, N"),
+        (["--op", "softmax", "--shape", "3,x"], "--shape is 3,x"),
+        (["--op", "softmax", "--shape", "0,4"], "--shape is 0,4"),
+        (["--op", "linear", "--weights", "q9_9"], "--weights is q9_9"),
+        (["--op", "softmax", "--peers", "numpy,nobody"], "--peers is nobody"),
+        (["--op", "softmax", "--rounds", "0"], "--rounds is 0"),
+        (["--op", "softmax", "--library", "other=/nowhere/libkeyfold.so"], "--library is other=/nowhere"),
+        (["--asked"], "--asked needs --reports"),
+    ],
+)
+def test_bad_options(tmp_path, options, said):
+    with pytest.raises(SystemExit, match=f"^keyfold.peers: .*{said}"):
+        run(tmp_path, *options)
 
 
 def test_rotation_goes_round():

@@ -10,12 +10,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any, Collection, Iterable, Iterator, Optional
 
 from . import asked, cases, report
 from .cases import Case
 from .measure import DEFAULT_PEERS, OPERATIONS, Row, measure
-from .operation import missing
+from .operation import WIDTH, missing
 from .place import Place, load_build
 from .timing import ceilings
 
@@ -35,7 +35,7 @@ def arguments() -> argparse.ArgumentParser:
         + "; ".join(f"{op}: {s}" for op, s in cases.SHAPES.items()),
     )
     parser.add_argument("--match", default="", help="only cases whose title contains this, such as '8192,128'")
-    parser.add_argument("--dtype", help="fp32, fp16, bf16 (default: bf16 with torch, else fp32)")
+    parser.add_argument("--dtype", choices=list(WIDTH), help="default: bf16 with torch, else fp32")
     parser.add_argument(
         "--causal", action=argparse.BooleanOptionalAction, help="only so (default: attention both ways)"
     )
@@ -60,14 +60,35 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
+def check(options: argparse.Namespace) -> None:
+    """What would otherwise fail in the middle of a run, or be left out in silence."""
+
+    def must_be_of(option: str, given: str, allowed: Collection[str]) -> None:
+        for name in given.split(","):
+            if name not in allowed:
+                raise SystemExit(f"keyfold.peers: --{option} is {name}, must be of {', '.join(allowed)}")
+
+    must_be_of("op", options.op, OPERATIONS)
+    must_be_of("weights", options.weights, ["dense", "q4_0", "q8_0"])
+    if options.peers:
+        must_be_of("peers", options.peers, dict.fromkeys(peer for op in OPERATIONS.values() for peer in op.peers))
+    if options.rounds < (0 if options.asked else 1):
+        raise SystemExit(f"keyfold.peers: --rounds is {options.rounds}, must be 1 or more")
+    for shape in options.shape:
+        if not all(n.isascii() and n.isdigit() and int(n) > 0 for n in shape.split(",")):
+            raise SystemExit(f"keyfold.peers: --shape is {shape}, must be whole numbers above 0 with commas between")
+        for op in options.op.split(","):
+            if len(shape.split(",")) != len(cases.SHAPES[op].split(",")):
+                raise SystemExit(f"keyfold.peers: a shape of {op} is {cases.SHAPES[op]}; {shape} is given")
+    for library in options.library:
+        name, _, path = library.partition("=")
+        if not (name.isidentifier() and os.path.isfile(path)):
+            raise SystemExit(f"keyfold.peers: --library is {library}, must be NAME=PATH with a file at PATH")
+
+
 def wanted(options: argparse.Namespace, device: str, dtype: str) -> Iterator[Case]:
     for op in options.op.split(","):
-        if op not in OPERATIONS:
-            raise SystemExit(f"keyfold.peers: --op is {op}, must be of {', '.join(OPERATIONS)}")
         shapes = [tuple(int(n) for n in shape.split(",")) for shape in options.shape] or cases.CASES[device][op]
-        for shape in shapes:
-            if len(shape) != len(cases.SHAPES[op].split(",")):
-                raise SystemExit(f"keyfold.peers: a shape of {op} is {cases.SHAPES[op]}; {shape} is given")
         for case in cases.expand(op, shapes, dtype, options.causal, options.weights.split(","), options.rotated):
             if options.match in case.title:
                 yield case
@@ -107,6 +128,7 @@ def lost(case: Case, reason: str) -> Row:
 
 def main(given: Optional[list[str]] = None) -> int:
     options = arguments().parse_args(given)
+    check(options)
     if options.asked and not options.reports:
         raise SystemExit("keyfold.peers: --asked needs --reports FOLDER")
     if options.asked and options.rounds == 0:
