@@ -68,6 +68,7 @@ if ! "$keyfold" info --backend cuda >/dev/null 2>&1; then
     refused 1 'no CUDA' verify --backend cuda --device 99
     refused 1 'no CUDA' verify --backend cuda --isa 75
     refused 1 'no CUDA' bench --backend cuda
+    [ -s "$work/out" ] && complain "bench without a device prints $(cat "$work/out")"
     refused 1 'no CUDA' bench softmax --backend cuda --shape 16,64
     if [ -n "${KEYFOLD_MODEL:-}" ]; then
         refused 1 'no CUDA' generate -m "$KEYFOLD_MODEL" -p hello --device cuda

@@ -39,6 +39,10 @@ static int rows_printed;
 void bench_print_begin(bench_format format) {
     rows_printed = 0;
     if (format == BENCH_JSON) fputs("[", stdout);
+}
+
+// With the first row: a run that fails before it says why, and nothing else.
+static void print_head(bench_format format) {
     if (format == BENCH_CSV) {
         puts("op,variant,backend,isa,dtype,shape,causal,threads,runs,time_us,time_us_min,time_us_max,gflops,gbps,"
              "ceiling_name,ceiling,"
@@ -99,6 +103,7 @@ static void print_table(const bench_row *row) {
 }
 
 void bench_print_row(bench_format format, const bench_row *row) {
+    if (!rows_printed) print_head(format);
     if (format == BENCH_JSON) print_json(row);
     if (format == BENCH_CSV) print_csv(row);
     if (format == BENCH_TABLE) print_table(row);
