@@ -243,9 +243,9 @@ def main():
                                  "ratios": {named(k): round(v, 4) for k, v in ratios.items()}, "rounds": options.rounds,
                                  "read_kernel": times.get("read_kernel"), "read_dependent_kernel": times.get("read+_kernel"),
                                  "commit": options.commit, "machine": torch.cuda.get_device_name(), "command": " ".join(sys.argv)})
-    if options.out:
-        with open(options.out, "w") as f:
-            f.write("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+                    if options.out:  # all that there are after each row: a run cut off has what it measured
+                        with open(options.out, "w") as f:
+                            f.write("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
 
 
 if __name__ == "__main__":
