@@ -58,6 +58,10 @@ TITLES = {
         "SmolLM2's tokens in torch and in keyfold.",
     ),
     "h200/decode-ways.json": ("Ways of merging decode's splits", "Experiments behind docs/03."),
+    "h200/decode-variants.json": (
+        "Decode's rings, tiles and merges beside each other",
+        "Experiments behind docs/cuda_notes.md; a column is a build of the kernel, or a peer.",
+    ),
     "h200/studies/online_softmax.json": (
         "Study: softmax in Triton",
         "One row a program, long rows by the online loop.",
@@ -267,14 +271,15 @@ def of_implementations(rows):
             bars(op, unit, groups) if unit != "µs" else bars(op, "µs, each group to its own scale", groups, alone=True)
         )
     names = list(dict.fromkeys(name for row in rows for name in row["times_us"]))
-    head = ["op", "shape", "dtype"] + [f"{name}, µs" for name in names]
-    ratios = list(dict.fromkeys(name for row in rows for name in row.get("ratios", {})))
-    head += [f"{name} / keyfold" for name in ratios]
+    head = ["op", "shape", "dtype"] + names
+
+    def times(row, name):
+        """Behind a time, in brackets: over keyfold's, the lower quartile of the rounds."""
+        us, ratio = number(row["times_us"].get(name)), row.get("ratios", {}).get(name)
+        return f"{us} ({ratio:.2f})" if us and ratio is not None else us
+
     body = [
-        [row.get("op", ""), label(row), row.get("dtype", "")]
-        + [number(row["times_us"].get(name)) for name in names]
-        + [number(row.get("ratios", {}).get(name)) for name in ratios]
-        for row in rows
+        [row.get("op", ""), label(row), row.get("dtype", "")] + [times(row, name) for name in names] for row in rows
     ]
     sweeps = {
         label(row): [(int(name[2:]), us) for name, us in row["sweep_us"].items() if name[2:].isdigit() and us]
@@ -390,6 +395,7 @@ def of_rescale(rows):
     return [plot], *of_anything(rows)[1:]
 
 
+SAID_ONCE = ("op", "dtype", "ISA")  # columns of a table
 SOURCE = ("commit", "machine", "command", "commands", "copy_TB_s", "product_TFLOP_s", "times")
 
 
@@ -459,9 +465,34 @@ def provenance(name, rows, outer):
     return f'<p class="s">{" · ".join(parts)}</p><div class="c">{code}</div>'
 
 
+def without_constants(head, body):
+    """(head, body, words): a first column that says the same in every row is said once, over the table."""
+    said = {
+        name: body[0][i]
+        for i, name in enumerate(head)
+        if name in SAID_ONCE and body and len({row[i] for row in body}) == 1
+    }
+    kept = [i for i, name in enumerate(head) if name not in said]
+    words = ", ".join([*(str(value) for value in said.values() if value != ""), *(["µs"] if "keyfold" in head else [])])
+    return [head[i] for i in kept], [[row[i] for i in kept] for row in body], words
+
+
+def is_number(cell):
+    return all(part in "0123456789.,-()e " for part in str(cell))
+
+
 def table(head, body):
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-    return f'<div class="w"><table><thead><tr>{"".join(f"<th>{escape(name)}</th>" for name in head)}</tr></thead><tbody>{rows}</tbody></table></div>'
+    head, body, words = without_constants(head, body)
+    left = [i == 0 or not all(map(is_number, column)) for i, column in enumerate(zip(*body))]
+
+    def line(cells, tag):
+        return "".join(f"<{tag}{' class=l' if at_left else ''}>{escape(c)}</{tag}>" for c, at_left in zip(cells, left))
+
+    caption = f"<caption>{escape(words)}</caption>" if words else ""
+    rows = "".join(f"<tr>{line(row, 'td')}</tr>" for row in body)
+    return (
+        f'<div class="w"><table>{caption}<thead><tr>{line(head, "th")}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
 
 
 def section(name):
@@ -494,10 +525,11 @@ a{color:#2980b9}nav ul{columns:2;padding-left:1.2em}@media (max-width:640px){nav
 figure{margin:8px 0;max-width:560px}svg{width:100%;height:auto;display:block}
 svg text{font:10.5px system-ui,sans-serif;fill:var(--ink)}svg text.t{font-weight:600;font-size:12px}
 svg .m{stroke:var(--ink);stroke-dasharray:3 3}svg .g{stroke:var(--line)}
-@media (min-width:900px){.b{display:grid;grid-template-columns:minmax(0,440px) minmax(0,1fr);gap:24px;align-items:start}.b .w{max-height:none}}
+@media (min-width:900px){.b{display:grid;grid-template-columns:minmax(0,400px) minmax(0,1fr);gap:18px;align-items:start}.b .w{max-height:none}}
 .w{overflow-x:auto;max-height:34em;overflow-y:auto;border:1px solid var(--line);margin:8px 0}
-table{border-collapse:collapse;font-size:13px;width:100%}th,td{padding:3px 8px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
-th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}th{position:sticky;top:0;background:var(--card)}
+table{border-collapse:collapse;font-size:13px;width:100%}th,td{padding:3px 5px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
+caption{text-align:left;padding:3px 8px;color:var(--soft)}
+.l{text-align:left}th{position:sticky;top:0;background:var(--card)}
 .glance{width:100%;max-width:860px;border:1px solid var(--line);border-radius:8px}
 .s{color:var(--soft);font-size:13px;margin:.4em 0;overflow-wrap:anywhere}.c code{display:block;font-size:12px;overflow-wrap:anywhere;color:var(--soft)}
 """
@@ -527,7 +559,7 @@ def page():
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>keyfold: measured</title><style>{STYLE}</style></head><body>\n<h1>keyfold: everything measured</h1>"
         "<p>One section for each report under <code>reports/</code>, drawn from its JSON by <code>python3 scripts/report_page.py</code>. "
-        "Times are medians. Ratios are lower quartiles of rounds in which all implementations took turns in one process: above 1, keyfold is faster. "
+        "Times are medians. In brackets behind a peer's time: how many times keyfold's it is, the lower quartile of rounds in which all took turns in one process; above 1, keyfold is faster. "
         "A figure holds for the machine, commit and command under its table; two sections are two runs, and must not be compared.</p>"
         f"{at_a_glance()}<nav><ul>{''.join(contents)}</ul></nav>\n"
         + "\n".join(sections)
