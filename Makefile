@@ -13,8 +13,8 @@ PREFIX ?= /usr/local
 CMAKE ?= cmake
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
-# The CUDA backend takes minutes to build: by itself only where a device is. CUDA=ON builds it anywhere that nvcc is.
-CUDA ?= $(if $(wildcard /dev/nvidiactl),AUTO,OFF)
+# The CUDA backend takes minutes to build: by itself only where a device is (the second name is WSL's). CUDA=ON builds it anywhere that nvcc is.
+CUDA ?= $(if $(wildcard /dev/nvidiactl /dev/dxg),AUTO,OFF)
 ARGS ?=
 SOURCES = git ls-files '*.c' '*.h'
 

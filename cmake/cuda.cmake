@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # nvcc, the kernels' flags, and what a program that holds the backend links to. Included where KEYFOLD_CUDA is not OFF.
 include(CheckLanguage)
+# Toolkits stand in folders that are seldom in PATH.
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(KEYFOLD_NVCC nvcc PATHS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda /opt/cuda PATH_SUFFIXES bin)
+  mark_as_advanced(KEYFOLD_NVCC)
+  if(KEYFOLD_NVCC)
+    set(ENV{CUDACXX} ${KEYFOLD_NVCC})
+  endif()
+endif()
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
   if(NOT KEYFOLD_CUDA STREQUAL "AUTO")
