@@ -21,7 +21,7 @@
  * Conventions that hold everywhere
  *   - Tensors have DLPack's layout. Strides are in elements and may be anything for inputs (zero and negative too) but the last
  *     one, which is 1 (or the last dimension has at most one element). Outputs must not overlap themselves. Dimensions of size 0 are
- *     valid. Data need be aligned to one element only. NULL strides mean compact row-major.
+ *     valid. Data need be aligned to one element only (on CUDA any other address is refused). NULL strides mean compact row-major.
  *   - "float" dtypes below are fp32, fp16 and bf16. Sums are fp32 or wider. "integer" means int32 or int64.
  *   - An output may alias an input only where the call says so.
  *   - Parameter structs begin with kf_args, filled by the struct's init function, which sets every option to "off" or to its default.

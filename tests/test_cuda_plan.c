@@ -338,6 +338,24 @@ static void nothing_to_do_launches_nothing(void **state) {
     kf_op_destroy(op);
 }
 
+// A load there would be a fault of the device, which a process does not get over.
+static void addresses_within_an_element_are_refused(void **state) {
+    (void)state;
+    be(90);
+    for (int type = 0; type < TYPES; type++)
+        for (int tensor = 0; tensor < 4; tensor++) {
+            call c;
+            kf_op *op = NULL, *whole;
+            make_call(&c, types[type], 1, 8, 8, 5, 64, 128, 128);
+            whole = planned(&c);
+            (tensor == 0 ? &c.q : tensor == 1 ? &c.k : tensor == 2 ? &c.v : &c.o)->byte_offset = 1;
+            assert_int_equal(kf_op_create(&context, &c.args.head, &op), KF_INVALID_ARGUMENT);
+            assert_non_null(strstr(kf_last_error(), "must be aligned to an element"));
+            assert_int_equal(kf_op_bind(whole, &c.args.head), KF_INVALID_ARGUMENT);
+            kf_op_destroy(whole);
+        }
+}
+
 static void sizes_beyond_32_bits_are_refused(void **state) {
     (void)state;
     call c;
@@ -377,6 +395,7 @@ int main(void) {
         cmocka_unit_test(additions_take_the_general_kernel),
         cmocka_unit_test(a_plan_holds_nothing_of_tensors),
         cmocka_unit_test(nothing_to_do_launches_nothing),
+        cmocka_unit_test(addresses_within_an_element_are_refused),
         cmocka_unit_test(sizes_beyond_32_bits_are_refused),
         cmocka_unit_test(tuned_tiles_are_there),
     };

@@ -64,6 +64,14 @@ static kf_status check_device(const kf_context *context, const char *op, const c
                    (int)device.type, (int)device.id, (int)context->info.device.type, (int)context->info.device.id);
 }
 
+// A GPU faults at an address that is no multiple of what is loaded there, and the process loses it with that.
+static kf_status check_alignment(const kf_context *context, const char *op, const char *name, const kf_view *view) {
+    const int size = (int)kf_type_size(view->type);
+    if (context->info.device.type == KF_DEVICE_CPU || (uintptr_t)view->data % (uintptr_t)size == 0) return KF_OK;
+    return kf_fail(KF_INVALID_ARGUMENT, "%s: %s is at %p; on this device it must be aligned to an element, %d bytes",
+                   op, name, (void *)view->data, size);
+}
+
 static bool has_data(const kf_view *view) { return kf_present(view) && view->data && kf_view_elements(view) > 0; }
 
 static kf_status check_pair(const kf_op_class *class, const kf_view *views, int out, int other) {
@@ -96,6 +104,7 @@ static kf_status check_tensors(const kf_context *context, const kf_op_class *cla
     for (int i = 0; class->view_names[i]; i++) {
         if (!kf_present(&views[i])) continue;
         KF_TRY(check_device(context, class->name, class->view_names[i], views[i].device));
+        KF_TRY(check_alignment(context, class->name, class->view_names[i], &views[i]));
         if (!(class->outputs >> i & 1) || !has_data(&views[i])) continue;
         if (weight) KF_TRY(check_weight_overlap(class, &views[i], class->view_names[i], weight));
         for (int j = 0; class->view_names[j]; j++)

@@ -303,22 +303,12 @@ static kf_status make_plan(kf_op *op) {
     return KF_OK;
 }
 
-// An address that a load of one element could fault on is refused.
-static kf_status check_aligned(const kf_view *view, const char *name) {
-    if (!kf_present(view) || (uintptr_t)view->data % (uintptr_t)kf_type_size(view->type) == 0) return KF_OK;
-    return kf_fail(KF_INVALID_ARGUMENT, "linear: %s is at %p; it must be aligned to an element, %d bytes", name,
-                   (void *)view->data, (int)kf_type_size(view->type));
-}
-
 static kf_status make_argument(const kf_op *op, char *workspace, kf_cuda_linear *argument) {
     const kf_linear_problem *p = &op->problem.linear;
     const linear_plan *plan = plan_of(op);
     const char *weights = weight_data(&p->weight);
     const int64_t x_bytes = kf_type_size(p->x.type);
     const bool quantised = kf_block_quantised(p->weight.type);
-    KF_TRY(check_aligned(&p->x, "x"));
-    KF_TRY(check_aligned(&p->y, "y"));
-    KF_TRY(check_aligned(&p->bias, "bias"));
     const bool made = plan->made || (!quantised && (uintptr_t)weights % 16);
     if (quantised && !made && (uintptr_t)weights % 16)
         return kf_fail(KF_INVALID_ARGUMENT, "linear: the packed weight is at %p; it must be aligned to 16 bytes",

@@ -425,11 +425,22 @@ static kf_status plan_embedding(kf_op *op) {
     return kf_cuda_rows_prepare(op->context, kf_cuda_embedding_kernels, 0, "embedding");
 }
 
+// Rows of a dense table are loaded by elements; blocks by bytes.
+static kf_status check_table(const kf_weight *table) {
+    const int64_t size = kf_block_quantised(table->type) ? 1 : kf_block_bytes(table->type);
+    if ((uintptr_t)table->data % (uintptr_t)size == 0 && table->row_bytes % size == 0) return KF_OK;
+    return kf_fail(
+        KF_INVALID_ARGUMENT,
+        "embedding: the table is at %p, its rows %lld bytes apart; both must be multiples of an element's %d",
+        table->data, (long long)table->row_bytes, (int)size);
+}
+
 kf_status kf_cuda_embedding_launch(const kf_op *op, char *workspace) {
     const kf_embedding_problem *p = &op->problem.embedding;
     const kf_cuda_rows_kernel *kernel = kf_cuda_embedding_kernels;
     (void)workspace;
     if (embedding_total(p) == 0) return KF_OK;
+    KF_TRY(check_table(&p->table));
     const bool aligned_table = kf_block_quantised(p->table.type) || ((uintptr_t)p->table.data % KF_CUDA_CHUNK == 0 &&
                                                                      p->table.row_bytes % KF_CUDA_CHUNK == 0);
     const kf_cuda_embedding a = {
