@@ -31,24 +31,38 @@ COLOURS = {
     "flashinfer_tc": "#e59866",
     "fa4": "#2c3e50",
     "naive": "#95a5a6",
+    "torch": "#2980b9",
+    "read": "#bdc3c7",
+    "read_dependent": "#95a5a6",
+    "prefill": "#2c7a7b",
 }
+GAP = 0.8  # between groups of bars, in bars
 WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 def label(row):
-    weight = f" {row['weight']}" if row.get("weight") else ""
-    return f"{','.join(map(str, row['shape']))}{weight}{' causal' if row.get('causal') else ''}"
+    """A shape is a list of numbers, or the words of one: 2048x5632, "step"."""
+    shape = row["shape"] if isinstance(row["shape"], str) else ",".join(map(str, row["shape"]))
+    words = [
+        row.get("experiment"),
+        shape,
+        row.get("type") or row.get("weight"),
+        f"rotates {row['rotated']}" if row.get("rotated") else None,
+    ]
+    return " ".join(word for word in [*words, "causal" if row.get("causal") else None] if word)
 
 
 def work(row):
     """(amount of a microsecond's worth, unit): TFLOP of a product-bound call, else TB; None where the row does not say."""
-    flops, moved = row.get("flops"), row.get("bytes")
+    flops, moved, shape = row.get("flops"), row.get("bytes"), row.get("shape")
     if flops is None and row["op"] in ("attention", "decode"):  # written before rows said so
-        shape = row["shape"]
         B, H, Hkv, Nq, Nk, D = shape if len(shape) == 6 else (*shape[:3], shape[3], *shape[3:])
         flops = 4 * B * H * Nq * Nk * D / (2 if row.get("causal") else 1)
         moved = WIDTH[row["dtype"]] * 2 * B * D * (H * Nq + Hkv * Nk)
-    if flops and flops > 32 * moved:
+    if flops is None and row["op"] == "linear" and re.fullmatch(r"\d+x\d+", str(shape)):
+        N, K = map(int, shape.split("x"))
+        flops = 2.0 * row["tokens"] * N * K
+    if flops and flops > 32 * (moved or 1):
         return flops / 1e6, "TFLOP/s"
     return (moved / 1e6, "TB/s") if moved else None
 
@@ -59,32 +73,41 @@ def origin(rows):
 
 
 def groups(rows):
-    """Rows of one operation and one unit make one plot."""
+    """Rows of one operation and one unit make one plot; of a linear layer those of as many rows of x."""
     found = {}
     for row in rows:
         if row.get("times_us"):
             amount = work(row)
-            found.setdefault((row["op"], amount[1] if amount else "us"), []).append(row)
+            what = row["op"] + (f", T = {row['tokens']}" if row["op"] == "linear" and "tokens" in row else "")
+            found.setdefault((what, amount[1] if amount else "us"), []).append(row)
     return found
 
 
 def bars(axes, rows, values, unit):
-    """One group of bars a row; values(row): {name: number}."""
+    """One group of bars a row, below each other; values(row): {name: number}."""
     names = list(dict.fromkeys(name for row in rows for name in values(row)))
-    height = 0.84 / len(names)
-    for number, name in enumerate(names):
-        drawn = [(i + number * height, values(row)[name]) for i, row in enumerate(rows) if name in values(row)]
-        axes.barh(
-            [y for y, _ in drawn], [x for _, x in drawn], height, label=name, align="edge", color=COLOURS.get(name)
-        )
-        for y, x in drawn:
-            axes.text(x, y + height / 2, f" {x:.4g}", va="center", fontsize=6)
-    axes.set_yticks([i + 0.42 for i in range(len(rows))], [label(row) for row in rows], fontsize=8)
-    axes.invert_yaxis()
+    drawn, ticks, y = {name: [] for name in names}, [], 0.0
+    for row in rows:
+        found = values(row)
+        ticks.append(y + (len(found) - 1) / 2)
+        for name in (name for name in names if name in found):
+            drawn[name].append((y, found[name]))
+            y += 1
+        y += GAP
+    for name, places in drawn.items():
+        axes.barh([y for y, _ in places], [x for _, x in places], 1.0, label=name, color=COLOURS.get(name))
+        for y, x in places:
+            axes.text(x, y, f" {x:.4g}", va="center", fontsize=6)
+    axes.set_yticks(ticks, [label(row) for row in rows], fontsize=8)
     axes.set_xlabel(unit)
-    axes.margins(x=0.1)
-    axes.legend(fontsize=7, loc="best")
-    return len(rows) * len(names)
+    axes.margins(x=0.1, y=0.01)
+    axes.invert_yaxis()
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))  # beside the bars, not over them
+
+
+def height(rows, field):
+    """Of a plot of bars, in inches."""
+    return 1.4 + 0.16 * sum(len(row[field]) + GAP for row in rows)
 
 
 def draw_times(pyplot, rows, op, unit):
@@ -92,8 +115,7 @@ def draw_times(pyplot, rows, op, unit):
         amount = work(row)
         return {name: amount[0] / us if amount else us for name, us in row["times_us"].items()}
 
-    count = sum(len(row["times_us"]) for row in rows)
-    figure, axes = pyplot.subplots(figsize=(9, 1.4 + 0.16 * count + 0.12 * len(rows)))
+    figure, axes = pyplot.subplots(figsize=(9, height(rows, "times_us")))
     bars(axes, rows, values, unit)
     axes.set_title(f"{op}, {rows[0]['dtype']}: {unit}\n{origin(rows)}", fontsize=9)
     return figure
@@ -121,9 +143,7 @@ def draw_sweep(pyplot, rows):
 
 
 def draw_tokens(pyplot, rows):
-    figure, axes = pyplot.subplots(
-        figsize=(9, 1.4 + 0.16 * sum(len(row["tokens_per_s"]) for row in rows) + 0.12 * len(rows))
-    )
+    figure, axes = pyplot.subplots(figsize=(9, height(rows, "tokens_per_s")))
     bars(axes, [{**row, "shape": [row.get("model", "")]} for row in rows], lambda row: row["tokens_per_s"], "tokens/s")
     axes.set_title(f"decode at batch 1: tokens/s\n{origin(rows)}", fontsize=9)
     return figure
@@ -210,7 +230,8 @@ def draw_rescale(pyplot, rows):
 def figures(pyplot, name, rows):
     """(file stem, figure) of everything that a file's rows have."""
     for (op, unit), some in groups(rows).items():
-        yield f"{name}-{op}-{unit.split('/')[0].lower()}", draw_times(pyplot, some, op, unit)
+        stem = re.sub(r"\W+", "", op.replace(", T =", "_t"))
+        yield f"{name}-{stem}-{unit.split('/')[0].lower()}", draw_times(pyplot, some, op, unit)
     swept = [row for row in rows if row.get("sweep_us")]
     if swept:
         yield f"{name}-sweep", draw_sweep(pyplot, swept)
