@@ -82,7 +82,7 @@ typedef struct bench_row {
     double time_us, time_us_min, time_us_max; // the median of the runs and their range
     double gflops, gbps;
     const char *ceiling_name;
-    double ceiling; // median, in 1e9 bytes or operations a second
+    double ceiling; // median, on CUDA the best, in 1e9 bytes or operations a second
     double ceiling_low, ceiling_high;
     double share, asked;
     double tokens_per_s; // of model rows; 0: not one
