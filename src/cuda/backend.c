@@ -19,13 +19,22 @@ static int32_t shared_limit_of(int arch) {
     }
 }
 
+// The runtime calls a driver that is not there "insufficient", too.
+static kf_status refuse_driver(void) {
+    int driver = 0, runtime = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+        return kf_fail(KF_NO_DEVICE, "context: no CUDA device (this machine has no NVIDIA driver)");
+    cudaRuntimeGetVersion(&runtime);
+    return kf_fail(KF_NO_DEVICE, "context: no CUDA device (the driver is of CUDA %d.%d, this build of %d.%d)",
+                   driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+}
+
 static kf_status find_device(const kf_context_options *options) {
     int devices = 0;
     cudaError_t error = cudaGetDeviceCount(&devices);
-    if (error != cudaSuccess) {
-        cudaGetLastError();
-        return kf_fail(KF_NO_DEVICE, "context: no CUDA device (%s)", cudaGetErrorString(error));
-    }
+    if (error != cudaSuccess) cudaGetLastError();
+    if (error == cudaErrorInsufficientDriver) return refuse_driver();
+    if (error != cudaSuccess) return kf_fail(KF_NO_DEVICE, "context: no CUDA device (%s)", cudaGetErrorString(error));
     if (devices == 0) return kf_fail(KF_NO_DEVICE, "context: no CUDA device");
     if (options->device.id >= 0 && options->device.id < devices) return KF_OK;
     return kf_fail(KF_NO_DEVICE, "context: CUDA device %d is asked for; there are %d", (int)options->device.id,
