@@ -55,12 +55,15 @@ def device_pair(device: Any) -> tuple[int, int]:
     """DLPack's (type, id) of ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or of such a pair."""
     if isinstance(device, str):
         name, _, index = device.partition(":")
-        for number, known in DEVICES.items():
-            if name == known and (index or "0").isdigit():
-                return number, int(index or 0)
-        raise InvalidArgument(f"device is {device!r}, must be 'cpu', 'cuda' or 'cuda:INDEX'")
-    kind, index = device
-    return int(kind), int(index)
+        kinds = [number for number, known in DEVICES.items() if name == known and (index or "0").isdecimal()]
+        if not kinds:
+            raise InvalidArgument(f"device is {device!r}, must be 'cpu', 'cuda' or 'cuda:INDEX'")
+        pair = kinds[0], int(index or 0)
+    else:
+        pair = int(device[0]), int(device[1])
+    if not all(-(2**31) <= number < 2**31 for number in pair):  # ctypes would take its lowest 32 bits
+        raise InvalidArgument(f"device is {device!r}; its numbers must fit 32 bits")
+    return pair
 
 
 def framework_of(array: Any) -> Optional[str]:

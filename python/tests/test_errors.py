@@ -114,6 +114,9 @@ def test_names_of_options():
         keyfold.Context(isa="sse2")
     with pytest.raises(keyfold.InvalidArgument, match="device is 'abacus'"):
         keyfold.Context(device="abacus")
+    for device in ("cuda:-1", "cuda:x", "cuda:4294967296", (1 << 33, 0)):  # the last two are (cuda, 0) in 32 bits, and nothing
+        with pytest.raises(keyfold.InvalidArgument, match="device is"):
+            keyfold.Context(device=device)
 
 
 def test_context_refuses():
