@@ -60,27 +60,6 @@ refused 1 'KEYFOLD_ISA is "mmx"' info
 refused 1 'KEYFOLD_ISA is "mmx"' bench softmax --shape 16,64 --seconds 0
 unset KEYFOLD_ISA
 
-# A GPU's commands without one: a sentence, whether the backend or the device is missing.
-if ! "$keyfold" info --backend cuda >/dev/null 2>&1; then
-    refused 1 'no CUDA' info --backend cuda
-    refused 1 'no CUDA' info --backend cuda --ceilings --json
-    refused 1 'no CUDA' verify --backend cuda
-    refused 1 'no CUDA' verify --backend cuda --device 99
-    refused 1 'no CUDA' verify --backend cuda --isa 75
-    refused 1 'no CUDA' bench --backend cuda
-    [ -s "$work/out" ] && complain "bench without a device prints $(cat "$work/out")"
-    refused 1 'no CUDA' bench softmax --backend cuda --shape 16,64
-    if [ -n "${KEYFOLD_MODEL:-}" ]; then
-        refused 1 'no CUDA' generate -m "$KEYFOLD_MODEL" -p hello --device cuda
-        refused 1 'no CUDA' generate -m "$KEYFOLD_MODEL" -p hello --device cuda:99
-    fi
-fi
-if "$keyfold" --help | grep -q '^  generate '; then
-    for device in gpu cuda: cuda:x cuda:-1 cuda:2147483648; do
-        refused 2 'is expected' generate -m nothing -p hello --device $device
-    done
-fi
-
 works bench --help
 refused 2 'bench: "nonsense" is none of' bench nonsense
 if "$keyfold" --help | grep -q generate; then # built with the model library
