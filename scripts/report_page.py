@@ -338,7 +338,10 @@ def of_bench(rows):
             ]
         )
     plots = [bars("Share of the ceiling", "%", shown, mark=100)] if shown else []
-    return plots, ["op", "shape", "dtype", "ISA", "time, µs", "GFLOP/s", "GB/s", "share", "runs"], body
+    head = ["op", "shape", "dtype", "ISA", "time, µs", "GFLOP/s", "GB/s", "share", "runs"]
+    if all(row[-1] == 1 for row in body):
+        head, body = head[:-1], [row[:-1] for row in body]
+    return plots, head, body
 
 
 def of_tokens(rows):
