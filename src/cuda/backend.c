@@ -37,8 +37,8 @@ static kf_status find_device(const kf_context_options *options) {
     if (error != cudaSuccess) return kf_fail(KF_NO_DEVICE, "context: no CUDA device (%s)", cudaGetErrorString(error));
     if (devices == 0) return kf_fail(KF_NO_DEVICE, "context: no CUDA device");
     if (options->device.id >= 0 && options->device.id < devices) return KF_OK;
-    return kf_fail(KF_NO_DEVICE, "context: CUDA device %d is asked for; there are %d", (int)options->device.id,
-                   devices);
+    return kf_fail(KF_NO_DEVICE, "context: CUDA device %d is asked for; devices 0 to %d are there",
+                   (int)options->device.id, devices - 1);
 }
 
 static kf_status check_stream(const kf_context_options *options) {

@@ -5,9 +5,10 @@
 //
 //     class    a head dimension, causal or not, and up to how many tiles of 128 queries a multiprocessor
 //     choice   of each class the tile with the smallest product of its times over the class's shapes; the last class's tile
-//              where no other is GAIN times as fast, so that few tiles are built
+//              where no other is GAIN times as fast. A tile that is nowhere LEAST times as fast as the best of the others chosen is
+//              left out. So few tiles are built
 //
-// A time is the smallest of ROUNDS, a round being as many runs in a row as take a few milliseconds; the tiles take turns.
+// A shape whose keys a plan splits, whatever the table says, has no say. A time is the smallest of ROUNDS, a round being as many runs in a row as take a few milliseconds; the tiles take turns.
 #include "cuda/tune.h"
 #include "keyfold.h"
 #include "runtime.h"
@@ -22,7 +23,7 @@
 #if KF_TUNE
 
 enum { ROUNDS = 5, CLASSES = 5, CLASS_SHAPES = 3, MOST_TILES = 16, TILE_QUERIES = 128 };
-static const double ROUND_SECONDS = 3e-3, GAIN = 1.02;
+static const double ROUND_SECONDS = 3e-3, GAIN = 1.02, LEAST = 1.05;
 
 typedef struct shape {
     int64_t B, H, N;
@@ -130,35 +131,80 @@ static bool time_tiles(bench *b, const shape *s, int64_t D, bool causal, int til
     return good;
 }
 
-// The tile of a class: see above. score: the sum over the class's shapes of the logarithms of each tile's times.
-static int choose(const double *score, int shapes, int tiles, int usual) {
+// What was measured of a class: the sum over its shapes of the logarithms of each tile's times.
+typedef struct measured {
+    double score[MOST_TILES];
+    int shapes;
+} measured;
+
+typedef struct choices {
+    measured of[DIMS][2][CLASSES];
+    int chosen[DIMS][2][CLASSES];
+    bool used[DIMS][MOST_TILES];
+    int tiles[DIMS];
+} choices;
+
+static int choose(const measured *m, int tiles, int usual) {
     int best = 0;
     for (int t = 1; t < tiles; t++)
-        if (score[t] < score[best]) best = t;
-    if (usual >= 0 && score[usual] - score[best] < log(GAIN) * shapes) return usual;
-    return best;
+        if (m->score[t] < m->score[best]) best = t;
+    if (usual >= 0 && m->score[usual] - m->score[best] < log(GAIN) * m->shapes) return usual;
+    return m->shapes || usual < 0 ? best : usual;
 }
 
-static bool tune_class_of(bench *b, const struct tune_class *class, int64_t D, bool causal, int tiles, int usual,
-                          int *chosen) {
-    double score[MOST_TILES] = {0}, seconds[MOST_TILES];
-    int shapes = 0;
-    for (int n = 0; n < CLASS_SHAPES && class->shapes[n].B; n++, shapes++) {
+// Whether the plan, left alone, splits the keys of this shape.
+static bool is_split(bench *b, const shape *s, int64_t D, bool causal) {
+    size_t bytes = 0;
+    kf_op *op = plan(b, s, D, causal);
+    const bool split = op && kf_op_workspace_size(op, &bytes) == KF_OK && bytes > 0;
+    kf_op_destroy(op);
+    return split;
+}
+
+static bool measure_class(bench *b, const struct tune_class *class, int64_t D, bool causal, int tiles, measured *m) {
+    double seconds[MOST_TILES];
+    for (int n = 0; n < CLASS_SHAPES && class->shapes[n].B; n++) {
         const shape *s = &class->shapes[n];
-        if (!time_tiles(b, s, D, causal, tiles, seconds)) return false;
         printf("D=%-4lld%-7s%2lldx%lldx%-6lld", (long long)D, causal ? "causal" : "full", (long long)s->B,
                (long long)s->H, (long long)s->N);
+        if (is_split(b, s, D, causal)) {
+            printf("  the plan splits its keys\n");
+            continue;
+        }
+        if (!time_tiles(b, s, D, causal, tiles, seconds)) return false;
+        m->shapes++;
         for (int t = 0; t < tiles; t++) {
             kf_cuda_tile tile;
             kf_cuda_tune_tile((int32_t)D, t, &tile);
             printf("  %dx%d/%d %8.1f", tile.rows, tile.keys, tile.warps, seconds[t] * 1e6);
-            score[t] += log(seconds[t]);
+            m->score[t] += log(seconds[t]);
         }
         printf(" us\n");
         fflush(stdout);
     }
-    *chosen = choose(score, shapes, tiles, usual);
     return true;
+}
+
+// The best of the tiles that some class has chosen, `but` one; -1: there is none.
+static int best_used(const measured *m, const bool *used, int tiles, int but) {
+    int best = -1;
+    for (int t = 0; t < tiles; t++)
+        if (used[t] && t != but && (best < 0 || m->score[t] < m->score[best])) best = t;
+    return best;
+}
+
+// Leaves tile t out where every class that chose it loses less than LEAST by the best of the others.
+static void leave_out(choices *c, int d, int t) {
+    for (int pass = 0; pass < 2; pass++) // looks, then does
+        for (int row = 0; row < 2 * CLASSES; row++) {
+            int *chosen = &c->chosen[d][row / CLASSES][row % CLASSES];
+            const measured *m = &c->of[d][row / CLASSES][row % CLASSES];
+            if (*chosen != t) continue;
+            const int other = best_used(m, c->used[d], c->tiles[d], t);
+            if (other < 0 || m->score[other] - m->score[t] >= log(LEAST) * m->shapes) return;
+            if (pass) *chosen = other;
+        }
+    c->used[d][t] = false;
 }
 
 static void write_tiles(FILE *out, int64_t D, const bool *used, int tiles) {
@@ -170,12 +216,6 @@ static void write_tiles(FILE *out, int64_t D, const bool *used, int tiles) {
     }
     fprintf(out, "\n");
 }
-
-typedef struct choices {
-    int chosen[DIMS][2][CLASSES];
-    bool used[DIMS][MOST_TILES];
-    int tiles[DIMS];
-} choices;
 
 static void write_table(FILE *out, const bench *b, const choices *c, const char *commit) {
     kf_context_info info = {.size = sizeof info};
@@ -219,11 +259,15 @@ static bool tune(bench *b, choices *c) {
         while (c->tiles[d] < MOST_TILES && kf_cuda_tune_tile((int32_t)dims[d], c->tiles[d], &tile)) c->tiles[d]++;
         for (int causal = 0; causal < 2; causal++)
             for (int k = CLASSES - 1, usual = -1; k >= 0; k--) {
+                measured *m = &c->of[d][causal][k];
                 int *chosen = &c->chosen[d][causal][k];
-                if (!tune_class_of(b, &classes[k], dims[d], causal, c->tiles[d], usual, chosen)) return false;
+                if (!measure_class(b, &classes[k], dims[d], causal, c->tiles[d], m)) return false;
+                *chosen = choose(m, c->tiles[d], usual);
                 if (usual < 0) usual = *chosen;
                 c->used[d][*chosen] = true;
             }
+        for (int t = c->tiles[d] - 1; t >= 0; t--)
+            if (c->used[d][t]) leave_out(c, d, t);
     }
     return true;
 }
