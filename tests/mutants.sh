@@ -341,6 +341,63 @@ mutant cuda cuda-prefill-fp32-parts src/cuda/prefill_fp32.cu \
 mutant cuda cuda-rotated-scale src/cuda/rotate_keys.cu \
     '= kf_row_unscale(scales[row0 + lane]);' '= 1.0f;' \
     attention/report/rope-small-keys
+mutant cuda cuda-decode-second-mask src/cuda/decode.cuh \
+    'const int row = TILE * m + 8 * half + lane / 4;' 'const int row = 8 * half + lane / 4;' \
+    attention/decode src/cuda/decode_64.cu
+mutant cuda cuda-decode-second-queries src/cuda/decode.cuh \
+    'kf_shared(memory) + kf_swizzle<D>(m * TILE + (lane & 15)' 'kf_shared(memory) + kf_swizzle<D>((lane & 15)' \
+    attention/tile/64x64 src/cuda/decode_64.cu
+mutant cuda cuda-decode-second-loaded src/cuda/decode.cuh \
+    'q_shared + kf_swizzle<D>(m * TILE + (lane & 15)' 'q_shared + kf_swizzle<D>((lane & 15)' \
+    attention/decode/32-rows-lengths src/cuda/decode_128.cu
+mutant cuda cuda-decode-second-state src/cuda/decode.cuh \
+    'const float d = kf_quad_sum(x.d[m][half]), most' 'const float d = kf_quad_sum(x.d[0][half]), most' \
+    attention/decode/32-rows-lengths src/cuda/decode_128.cu
+mutant cuda cuda-prefill-part src/cuda/prefill.cuh \
+    '((int64_t)w.list * a.rows + r) * a.splits + w.split;' '((int64_t)w.list * a.rows + w.row0) * a.splits + w.split;' \
+    attention/prefill src/cuda/prefill_64.cu
+mutant cuda cuda-prefill-part-maximum src/cuda/prefill.cuh \
+    'make_float2(kf_maximum(x.origin[mt][half], d), d);' 'make_float2(x.origin[mt][half] + 1.0f, d);' \
+    attention/prefill src/cuda/prefill_64.cu
+mutant cuda cuda-merge-rows-weight src/cuda/merge.cu \
+    'd = fmaf(kf_exp2_fast((states[s].x - origin) * a.unit), states[s].y, d);' 'd += states[s].y;' \
+    attention/few-tiles
+mutant cuda cuda-merge-rows-empty src/cuda/merge.cu \
+    'if (states[s].y == 0.0f) continue; // no keys: o was not written' '' \
+    attention/few-tiles
+mutant cuda cuda-append-before src/cuda/kv_append.cu \
+    'if (first < 0 || first > room) return;' 'if (first > room) return;' \
+    kv_append/before-the-cache
+mutant cuda cuda-append-pair-row src/cuda/kv_append.cu \
+    'k.store(first + p.n, pairing, turn);' 'k.store(first, pairing, turn);' \
+    kv_append/aligned
+mutant cuda cuda-append-pair-position src/cuda/kv_append.cu \
+    'int64_t position = first + p.n;' 'int64_t position = first;' \
+    kv_append/aligned
+mutant cuda cuda-append-pair-sequence src/cuda/kv_append.cu \
+    'a.slots + p.b * a.slot_stride *' 'a.slots + 0 * a.slot_stride *' \
+    kv_append/aligned
+mutant cuda cuda-append-pair-head src/cuda/kv_append.cu \
+    'to(cache.data + p.b * cache.stride[0] + p.first * cache.stride[1])' 'to(cache.data + p.b * cache.stride[0])' \
+    kv_append/aligned
+mutant cuda cuda-direct-end src/cuda/linear_direct.cuh \
+    'if (i == 0) piece[0] = piece[1];' '' \
+    linear/q4_0 src/cuda/linear_vector_q4.cu
+mutant cuda cuda-direct-rows src/cuda/linear_direct.cuh \
+    'min(lane, (T - 1) * 4 + (lane & 3))' '(lane & 3)' \
+    linear/q4_0 src/cuda/linear_vector_q4.cu
+mutant cuda cuda-direct-later-rows src/cuda/linear_direct.cuh \
+    'row += AHEAD, from += AHEAD * row_bytes,' 'row += AHEAD,' \
+    linear/q4_0 src/cuda/linear_vector_q4.cu
+mutant cuda cuda-direct-warps src/cuda/linear_direct.cuh \
+    'each[w] = w < a.ways ?' 'each[w] = w < a.ways && w < 5 ?' \
+    linear/q4_0 src/cuda/linear_vector_q4.cu
+mutant cuda cuda-direct-elements src/cuda/linear_direct.cuh \
+    '(i >> 2) * 8 + (i & 1) * 4 + (i & 2)' '(i >> 2) * 8 + (i & 3) * 2' \
+    linear/q4_0 src/cuda/linear_vector_q4.cu
+mutant cuda cuda-direct-minimum src/cuda/linear_direct.cuh \
+    'sums[i] = sum;' 'sums[i] = block == 7 ? 0.0f : sum;' \
+    linear/q4_1 src/cuda/linear_vector_q4.cu
 mutant cuda cuda-linear-ring src/cuda/linear_stream.cuh \
     'if (++slot == a.ring) slot = 0;' 'if (++slot > a.ring) slot = 0;' \
     linear/bf16 src/cuda/linear_stream_dense.cu
