@@ -9,7 +9,7 @@
 # again by itself; one that failed or was interrupted is. Each has a time limit, in seconds, which LIMIT_STAGE=N sets (LIMIT_verify=3600).
 # Other settings: KEYFOLD (an existing command, which is taken in the place of building one), MUTANTS (a folder of programs, likewise, from
 # `tests/mutants.sh --cuda-build`), PROCESSES, OUT (the folder of the reports), COMMIT (where this folder is no clone). On a machine of
-# several GPUs CUDA_VISIBLE_DEVICES says which one is meant.
+# several GPUs that are alike, verify, large and the sanitizers are shared by them all; CUDA_VISIBLE_DEVICES says which ones are meant.
 #
 #   build      the library, the command, for this machine's architectures
 #   verify     every case against the oracle in every way of calling, one in sixteen fifty times, large shapes scaled down; on the device as it
@@ -18,7 +18,8 @@
 #   large      the shapes asked for at full size, every element, fifty times into NaN-filled outputs
 #   sequences  chains of kernels in every mode of launch, bound anew, and in a graph of the caller's
 #   devices    where there are two: all on the second one while the first is current; tensors and streams of the other one
-#   memcheck racecheck initcheck synccheck    compute-sanitizer over the smallest case of each kernel; "verify" comes first
+#   memcheck racecheck initcheck synccheck    compute-sanitizer over the smallest case of each kernel, once for each: a kernel is the same
+#              machine code whatever the device is held to; "verify" comes first
 #   mutants    kernels that are broken on purpose, one line at a time: verify must notice each
 #   python     the Python package's tests that need a device: beside torch's flash backend and eager; where there are two, both devices
 #   model      a model's logits against the CPU's, and what a token's step costs, with random weights in the shapes of three models
@@ -42,6 +43,16 @@ work=$build/gpu-check
 mkdir -p "$out" "$work"
 keyfold=${KEYFOLD:-$build/keyfold}
 
+# The devices that share the work: those that are like the first.
+device_names() { nvidia-smi --query-gpu=name --format=csv,noheader; }
+if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+    devices=$CUDA_VISIBLE_DEVICES
+elif [ "$(device_names | sort -u | wc -l)" -eq 1 ]; then
+    devices=$(device_names | awk '{ printf "%s%d", NR > 1 ? "," : "", NR - 1 }')
+else
+    devices=0
+fi
+
 # As the device is, and held to older ones.
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader -i 0 | tr -d .)
 architectures=here
@@ -61,7 +72,7 @@ limit_of() {
 parts() {
     seconds=$1 processes=$2 folder=$work/$3
     shift 3
-    timeout "$((seconds + 150))" sh scripts/verify-parts.sh "$keyfold" "$processes" "$folder" --backend cuda --limit 120 --stop-after "$seconds" "$@"
+    DEVICES=${shared-$devices} timeout "$((seconds + 150))" sh scripts/verify-parts.sh "$keyfold" "$processes" "$folder" --backend cuda --limit 120 --stop-after "$seconds" "$@"
 }
 
 # The architectures share the processes.
@@ -69,6 +80,18 @@ processes_each() {
     # shellcheck disable=SC2086
     set -- $architectures
     echo "$(((PROCESSES + $# - 1) / $#))"
+}
+
+# The smallest case of each kernel, in the order of the kernels, to cases-ARCHITECTURE.txt: of a kernel that several launch, the first one's.
+find_smallest() {
+    rm -f "$work"/cases-*.txt
+    # Among them one in which initcheck once found something, however small others become.
+    again=attention/report/rope-small-keys/bf16
+    echo "$again" >"$work/cases-here.txt"
+    for arch in $architectures; do
+        touch "$work/cases-$arch.txt"
+        sed -n 's/^kernel [0-9]* //p' "$work/verify-$arch.txt" | sort -k2 | sed "s/^/$arch /"
+    done | awk -v work="$work" -v again="$again" 'BEGIN { listed["here", again] = 1 } !seen[$3]++ && !listed[$1, $2]++ { print $2 >>(work "/cases-" $1 ".txt") }'
 }
 
 stage_build() {
@@ -89,15 +112,14 @@ stage_verify() {
         [ ! -e "$work/verify-$arch.failed" ] || status=1
         echo "architecture: $arch"
         grep -v '^kernel ' "$work/verify-$arch.txt"
-        # Among them one in which initcheck once found something, however small others become.
-        { sed -n 's/^kernel [0-9]* \([^ ]*\) .*/\1/p' "$work/verify-$arch.txt"; echo attention/report/rope-small-keys/bf16; } | sort -u >"$work/cases-$arch.txt"
     done
+    find_smallest
     for arch in $architectures; do
         echo "$commit, architecture: $arch (threads, case, kernel)"
         grep '^kernel ' "$work/verify-$arch.txt" | sort -k4
     done >"$out/kernels.txt"
     sed -n 's/^kernel [0-9]* [^ ]* //p' "$out/kernels.txt" | sort -u >"$work/launched.txt"
-    echo "$(wc -l <"$work/launched.txt") kernels, the smallest cases of each: $(cat "$work"/cases-*.txt | sort -u | wc -l)"
+    echo "$(wc -l <"$work/launched.txt") kernels, the smallest cases of each: $(cat "$work"/cases-*.txt | wc -l)"
     [ -s "$work/launched.txt" ] || return 1
     # The kernels are registered by their mangled names, which stand among the library's constants.
     library=$build/libkeyfold.so
@@ -130,10 +152,10 @@ device_count() {
 
 stage_devices() {
     [ "$(device_count)" -ge 2 ] || { echo "there is one device"; return 77; }
-    status=0
+    status=0 shared=
     for device in 0 1; do
         echo "device $device:"
-        parts "$(limit_of devices)" "$PROCESSES" "devices-$device" --threads 1 --quick --device "$device" --op device || status=1
+        parts "$(limit_of devices)" 2 "devices-$device" --threads 1 --quick --device "$device" --op device || status=1
     done
     echo "every operation on device 1:"
     parts "$(limit_of devices)" "$PROCESSES" devices-all --threads 1 --quick --device 1 || status=1
@@ -159,27 +181,31 @@ stage_model() {
     return "$status"
 }
 
-# sanitizer TOOL OPTIONS...: the kernels' cases, shared by processes. What the tool finds makes its exit status 99.
+# sanitizer TOOL OPTIONS...: the kernels' cases, shared by processes, of which each has neighbours in the list, for they are of the same modules: what
+# a process loads it must instrument first. What the tool finds makes its exit status 99.
 sanitizer() {
     tool=$1
     shift
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not installed"; return 77; }
     [ -s "$work/cases-here.txt" ] || { echo "the stage 'verify' comes first"; return 1; }
     rm -f "$work/$tool"-*
-    each=$(processes_each)
+    wanted=$(cat "$work"/cases-*.txt | wc -l)
+    most=$(((wanted + PROCESSES - 1) / PROCESSES)) number=0
     for arch in $architectures; do
-        part=0
+        each=$((($(wc -l <"$work/cases-$arch.txt") + most - 1) / most)) part=0
         while [ "$part" -lt "$each" ]; do
+            name=$work/$tool-$arch-$part
+            awk -v part="$part" -v each="$each" 'int((NR - 1) / 4) % each == part' "$work/cases-$arch.txt" >"$name.list"
             # shellcheck disable=SC2046
-            timeout "$(limit_of "$tool")" compute-sanitizer --tool "$tool" --error-exitcode 99 "$@" "$keyfold" verify --backend cuda $(held_to "$arch") --quick \
-                --once --names --threads 1 --cases "$work/cases-$arch.txt" --part "$part/$each" >"$work/$tool-$arch-$part.txt" 2>&1 || echo "$?" >"$work/$tool-$arch-$part.status" &
-            part=$((part + 1))
+            CUDA_VISIBLE_DEVICES=$(echo "$devices" | awk -F, -v n="$number" '{ print $(n % NF + 1) }') timeout "$(limit_of "$tool")" \
+                compute-sanitizer --tool "$tool" --error-exitcode 99 "$@" "$keyfold" verify --backend cuda $(held_to "$arch") --quick \
+                --once --names --times --threads 1 --cases "$name.list" >"$name.txt" 2>&1 || echo "$?" >"$name.status" &
+            part=$((part + 1)) number=$((number + 1))
         done
     done
     wait
     cases=$(cat "$work/$tool"-*.txt | sed -n 's/^verify: \([0-9]*\) cases.*/\1/p' | awk '{ n += $1 } END { print n + 0 }')
     failed_cases=$(cat "$work/$tool"-*.txt | sed -n 's/^verify: .* cases, \([0-9]*\) failed.*/\1/p' | awk '{ n += $1 } END { print n + 0 }')
-    wanted=$(cat "$work"/cases-*.txt | wc -l)
     # A part without a case ends with 1, one that took too long with 124; every other status is a finding.
     bad=$(cat "$work/$tool"-*.status 2>/dev/null | grep -vcE '^(1|124)$')
     late=$(cat "$work/$tool"-*.status 2>/dev/null | grep -c '^124$')

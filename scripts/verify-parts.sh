@@ -4,7 +4,7 @@
 #
 #   sh scripts/verify-parts.sh KEYFOLD PROCESSES FOLDER [verify's options]
 #
-# FOLDER gets each process's output. A process that a device's fault or a hang ended is followed by another one, which goes on with the next
+# DEVICES, where it is set, is a list like CUDA_VISIBLE_DEVICES of which each process gets one, in turn. FOLDER gets each process's output. A process that a device's fault or a hang ended is followed by another one, which goes on with the next
 # case. Cases that --stop-after left out fail it. The last lines are the cases not run, by reason, and `verify: N cases, M failed`; exit status 0 only if N > 0 and M = 0.
 set -u
 [ $# -ge 3 ] || { sed -n '4p' "$0"; exit 2; }
@@ -13,10 +13,16 @@ shift 3
 mkdir -p "$folder"
 rm -f "$folder"/part-*
 
+# device NUMBER: of DEVICES
+device() {
+    echo "$DEVICES" | awk -F, -v n="$1" '{ print $(n % NF + 1) }'
+}
+
 # part NUMBER OPTIONS...
 part() {
     number=$1 try=0 after=
     shift
+    [ -z "${DEVICES:-}" ] || export CUDA_VISIBLE_DEVICES="$(device "$number")"
     while [ "$try" -lt 200 ]; do
         log=$folder/part-$number.$try.txt
         "$keyfold" verify "$@" --part "$number/$parts" --names ${after:+--after "$after"} >"$log" 2>&1
@@ -46,10 +52,13 @@ cat "$folder"/part-*.txt | awk -v late="$late" '
     shown > 0 { print; shown--; next }
     /^keyfold: / { print }
     /^not run: / { n = $3; sub(/^not run: [0-9]+ cases /, ""); reasons[$0] += n }
-    /^kernel / && (!($4 in least) || $2 < least[$4]) { least[$4] = $2; smallest[$4] = $3 }
+    /^kernel / {
+        rank = $2 + ($3 ~ /^sequence\/|\/in-batch\/|\/no-(keys|rows|outputs)/ ? 1e15 : 0) # as each process ranks them
+        if (!($4 in least) || rank < least[$4]) { least[$4] = rank; smallest[$4] = $3; threads[$4] = $2 }
+    }
     /^verify: [0-9]+ cases, / { cases += $2; failed += $4 }
     END {
-        for (kernel in least) printf "kernel %d %s %s\n", least[kernel], smallest[kernel], kernel
+        for (kernel in least) printf "kernel %d %s %s\n", threads[kernel], smallest[kernel], kernel
         for (reason in reasons) printf "not run: %d cases %s\n", reasons[reason], reason
         printf "verify: %d cases, %d failed\n", cases, failed
         exit !(cases > 0 && failed == 0 && !late && !("(the time was up)" in reasons))

@@ -355,10 +355,10 @@ mutant cuda cuda-decode-second-state src/cuda/decode.cuh \
     attention/decode/32-rows-lengths src/cuda/decode_128.cu
 mutant cuda cuda-prefill-part src/cuda/prefill.cuh \
     '((int64_t)w.list * a.rows + r) * a.splits + w.split;' '((int64_t)w.list * a.rows + w.row0) * a.splits + w.split;' \
-    attention/prefill src/cuda/prefill_64.cu
+    attention/few-tiles src/cuda/prefill_64.cu
 mutant cuda cuda-prefill-part-maximum src/cuda/prefill.cuh \
     'make_float2(kf_maximum(x.origin[mt][half], d), d);' 'make_float2(x.origin[mt][half] + 1.0f, d);' \
-    attention/prefill src/cuda/prefill_64.cu
+    attention/few-tiles src/cuda/prefill_64.cu
 mutant cuda cuda-merge-rows-weight src/cuda/merge.cu \
     'd = fmaf(kf_exp2_fast((states[s].x - origin) * a.unit), states[s].y, d);' 'd += states[s].y;' \
     attention/few-tiles

@@ -4,6 +4,7 @@
 #include "cuda/cuda.h"
 #include "runtime.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,23 +13,29 @@ enum { MOST_KERNELS = 1024 };
 static struct {
     const void *function;
     int64_t threads;
+    bool last;
     char name[256];
 } seen[MOST_KERNELS];
 static int count;
 static char current[256];
+static bool last; // the current case shows little of a kernel, having nothing to work on, or runs many at once: others stand before it
 
 static void note(const void *function, int64_t threads) {
     int k = 0;
     while (k < count && seen[k].function != function) k++;
-    if (k == MOST_KERNELS || (k < count && seen[k].threads <= threads)) return;
+    if (k == MOST_KERNELS) return;
+    if (k < count && (seen[k].last != last ? last : seen[k].threads <= threads)) return;
     if (k == count) count++;
     seen[k].function = function;
     seen[k].threads = threads;
+    seen[k].last = last;
     memcpy(seen[k].name, current, sizeof current);
 }
 
 void kft_cuda_watch_kernels(const char *name) {
     snprintf(current, sizeof current, "%s", name);
+    last = strstr(name, "/no-keys") || strstr(name, "/no-rows") || strstr(name, "/no-outputs") ||
+           strstr(name, "/in-batch/") || strncmp(name, "sequence/", 9) == 0;
     kf_cuda_launch_seen = note;
 }
 

@@ -20,7 +20,8 @@ void kft_cuda_stream_destroy(void *stream);
 
 // Notes the kernels of the backend that are launched from now on as those of `name`, which is copied.
 void kft_cuda_watch_kernels(const char *name);
-// A line for each kernel: "kernel THREADS NAME KERNEL", NAME being the one with the fewest threads over all blocks.
+// A line for each kernel: "kernel THREADS NAME KERNEL", NAME being the one with the fewest threads over all blocks; cases without keys, rows or
+// outputs, and those of many kernels, where nothing else launches it.
 void kft_cuda_print_kernels(void);
 
 // The marks between which a profiler looks.
