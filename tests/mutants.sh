@@ -343,7 +343,7 @@ mutant cuda cuda-rotated-scale src/cuda/rotate_keys.cu \
     attention/report/rope-small-keys
 mutant cuda cuda-decode-second-mask src/cuda/decode.cuh \
     'const int row = TILE * m + 8 * half + lane / 4;' 'const int row = 8 * half + lane / 4;' \
-    attention/decode src/cuda/decode_64.cu
+    attention/decode/32-rows-causal src/cuda/decode_64.cu
 mutant cuda cuda-decode-second-queries src/cuda/decode.cuh \
     'kf_shared(memory) + kf_swizzle<D>(m * TILE + (lane & 15)' 'kf_shared(memory) + kf_swizzle<D>((lane & 15)' \
     attention/tile/64x64 src/cuda/decode_64.cu

@@ -243,6 +243,21 @@ static void long_cases(verify_run *run) {
     }
 }
 
+// bf16 x over four to eight units of 256 columns, the last one not always full: in the direct kernel on CUDA a warp each.
+static void unit_cases(verify_run *run) {
+    static const struct { int64_t T, N, K; } UNITS[] = {{1, 33, 2048}, {5, 20, 1312}, {8, 100, 1824}, {2, 7, 1792}};
+    for (int type = 0; type < VERIFY_WEIGHT_TYPES; type++) {
+        const verify_weight_type *weight = &VERIFY_WEIGHTS[type];
+        for (int c = 0; c < COUNT(UNITS) && weight->values > 1; c++) {
+            linear_case row = {.type = type, .T = UNITS[c].T, .N = UNITS[c].N, .x = "bf16", .packed = c < 3};
+            row.K = UNITS[c].K / weight->values * weight->values;
+            row.y = DTYPES[(type + c) % COUNT(DTYPES)], row.bias = c % 2 ? "fp32" : NULL;
+            verify_case(run, check_linear, &row, "linear/%s/units/%lldx%lldx%lld", weight->name, (long long)row.T,
+                        (long long)row.N, (long long)row.K);
+        }
+    }
+}
+
 // The quantiser of activations by itself: a code that is off by one shows as it is, with no sum to hide in.
 static void quantiser_cases(verify_run *run) {
     for (int h = -1; h < COUNT(HOSTILE); h++) {
@@ -260,6 +275,7 @@ void verify_linear(verify_run *run) {
     quantiser_cases(run);
     for (int type = 0; type < VERIFY_WEIGHT_TYPES; type++) type_cases(run, type);
     long_cases(run);
+    unit_cases(run);
     for (int64_t n = 0; n < run->random; n++) {
         uint64_t state = run->seed * 1000121 + (uint64_t)n;
         linear_case row = {.type = (int)(verify_random(&state) % VERIFY_WEIGHT_TYPES),
