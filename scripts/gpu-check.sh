@@ -16,7 +16,7 @@
 #              is and held to the older compute capabilities 8.0 and 8.6, which other GPUs have. Which case launches which kernel goes to
 #              kernels.txt; a kernel that none launches fails the stage
 #   large      the shapes asked for at full size, every element, fifty times into NaN-filled outputs
-#   sequences  chains of kernels in every mode of launch, bound anew, and in a graph of the caller's
+#   sequences  chains of kernels in every mode of launch, bound anew, and in a graph of the caller's; first calls inside of a capture
 #   devices    where there are two: all on the second one while the first is current; tensors and streams of the other one
 #   memcheck racecheck initcheck synccheck    compute-sanitizer over the smallest case of each kernel, once for each: a kernel is the same
 #              machine code whatever the device is held to; "verify" comes first
@@ -164,7 +164,11 @@ stage_devices() {
 
 stage_sequences() {
     [ -x "$build/keyfold_cuda_sequence_check" ] || { echo "$build/keyfold_cuda_sequence_check is not built"; return 77; }
-    timeout "$(limit_of sequences)" "$build/keyfold_cuda_sequence_check"
+    status=0
+    timeout "$(limit_of sequences)" "$build/keyfold_cuda_sequence_check" || status=1
+    [ -x "$build/keyfold_cuda_first_call_check" ] || { echo "$build/keyfold_cuda_first_call_check is not built"; return "$status"; }
+    timeout "$(limit_of sequences)" "$build/keyfold_cuda_first_call_check" || status=1
+    return "$status"
 }
 
 stage_model() {
