@@ -267,7 +267,7 @@ stage_dobench() {
     python3 -c 'import torch, triton' 2>/dev/null || { echo "torch or triton is not installed"; return 77; }
     status=0
     for op in rmsnorm swiglu softmax kv_append rope_attention; do
-        with_python python3 -m keyfold.peers --device cuda --op "$op" --peers eager,compile --timing none --do-bench || status=1
+        with_python python3 -m keyfold.peers --device cuda --op "$op" --rotated q,qk --peers eager,compile --timing none --do-bench || status=1
     done
     return "$status"
 }

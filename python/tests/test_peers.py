@@ -65,10 +65,11 @@ def test_bf16(tmp_path):
 
 
 def test_rope_of_q_alone_and_of_both(tmp_path):
-    for rotated, options in (("q", []), ("qk", ["--rotated", "qk"])):
+    for ways, options in ((["q"], []), (["qk"], ["--rotated", "qk"]), (["q", "qk"], ["--rotated", "q,qk"])):
         status, rows = run(tmp_path, "--op", "rope_attention", "--shape", "1,4,2,8,8,16", "--dtype", "fp32", *options)
-        assert status == 0 and [row["rotated"] for row in rows] == [rotated]
-        assert rows[0]["errors"]["keyfold"] < 1e-5 and f"rotates {rotated}" in report.title(rows[0])
+        assert status == 0 and [row["rotated"] for row in rows] == ways
+        for way, row in zip(ways, rows):
+            assert row["errors"]["keyfold"] < 1e-5 and f"rotates {way}" in report.title(row)
 
 
 def test_a_wrong_result_fails_the_row(place):

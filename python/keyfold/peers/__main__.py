@@ -41,7 +41,10 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--weights", default="dense,q4_0", help="linear's types of weights: dense, q4_0, q8_0")
     parser.add_argument(
-        "--rotated", choices=["q", "qk"], default="q", help="rope_attention: q (k turned as it was appended), or both"
+        "--rotated",
+        choices=["q", "qk", "q,qk"],
+        default="q",
+        help="rope_attention: q (k turned as it was appended), both, or the one and the other",
     )
     parser.add_argument("--peers", help="names, separated by commas (default: all that can be imported)")
     parser.add_argument("--library", action="append", default=[], help="NAME=PATH: a further build of libkeyfold")
@@ -89,9 +92,10 @@ def check(options: argparse.Namespace) -> None:
 def wanted(options: argparse.Namespace, device: str, dtype: str) -> Iterator[Case]:
     for op in options.op.split(","):
         shapes = [tuple(int(n) for n in shape.split(",")) for shape in options.shape] or cases.CASES[device][op]
-        for case in cases.expand(op, shapes, dtype, options.causal, options.weights.split(","), options.rotated):
-            if options.match in case.title:
-                yield case
+        for rotated in options.rotated.split(",") if op == "rope_attention" else "q":
+            for case in cases.expand(op, shapes, dtype, options.causal, options.weights.split(","), rotated):
+                if options.match in case.title:
+                    yield case
 
 
 def isolated(case: Case, options: argparse.Namespace) -> Row:
