@@ -26,12 +26,20 @@
 
 // ---- the stand-in ----
 
-enum { KILOBYTE = 1024, CONSUMER = 99 * KILOBYTE, MOST_LAUNCHES = 4 };
+enum { KILOBYTE = 1024, CONSUMER = 99 * KILOBYTE, MOST_LAUNCHES = 4, MOST_THREADS = 1024, MOST_PREPARED = 8 };
 
 static kf_cuda_device device;
 static kf_context context;
 static int cluster_room; // what the driver would say
 static int launched;
+static const void *prepared[MOST_PREPARED]; // since the last plan began
+static int prepared_count;
+
+static bool is_prepared(const void *function) {
+    for (int i = 0; i < prepared_count; i++)
+        if (prepared[i] == function) return true;
+    return false;
+}
 static struct {
     const void *function;
     kf_cuda_launch_shape shape;
@@ -48,6 +56,8 @@ kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const cha
     (void)what;
     assert_non_null(function);
     assert_in_range(shared, 0, device.shared_limit);
+    assert_in_range(prepared_count, 0, MOST_PREPARED - 1);
+    prepared[prepared_count++] = function;
     return KF_OK;
 }
 int kf_cuda_cluster_room(const void *function, int32_t threads, int32_t shared, int32_t cluster) {
@@ -59,6 +69,12 @@ kf_status kf_cuda_launch(const kf_cuda_device *of, const void *function, const k
     (void)what;
     assert_ptr_equal(of, &device);
     assert_in_range(launched, 0, MOST_LAUNCHES - 1);
+    assert_in_range(shape->blocks, 1, INT32_MAX);
+    assert_in_range(shape->threads, 1, MOST_THREADS);
+    assert_in_range(shape->shared, 0, device.shared_limit);
+    assert_in_range(shape->cluster, 0, kf_cuda_is_hopper(&device) ? MOST_CLUSTER : 1);
+    if (shape->cluster > 1) assert_int_equal(shape->blocks % shape->cluster, 0);
+    assert_true(is_prepared(function));
     launches[launched].function = function;
     launches[launched].shape = *shape;
     memcpy(&launches[launched].argument, argument, sizeof launches[launched].argument);
@@ -116,6 +132,7 @@ static void make_call(call *c, kf_dtype dtype, int64_t B, int64_t H, int64_t Hkv
 
 static kf_op *planned(const call *c) {
     kf_op *op = NULL;
+    prepared_count = 0;
     if (kf_op_create(&context, &c->args.head, &op) != KF_OK) fail_msg("%s", kf_last_error());
     return op;
 }
@@ -166,6 +183,8 @@ static void check_plan(const call *c) {
     assert_int_equal(plan->general->rows, plan->plain->rows);
     if (plan->rotate) assert_true(plan->rotate->D >= D && plan->rotate->shared <= device.shared_limit);
     check_items(op);
+    run_op(op);
+    assert_true(launched >= 1);
     kf_op_destroy(op);
 }
 
