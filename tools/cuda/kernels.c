@@ -18,8 +18,8 @@ static struct {
 } seen[MOST_KERNELS];
 static int count;
 static char current[256];
-static bool
-    last; // the current case shows little of a kernel, having nothing to work on, or runs many at once: others stand before it
+// Of the current case: others stand before it, for it gives a kernel nothing to work on, or runs many at once.
+static bool last;
 
 static void note(const void *function, int64_t threads) {
     int k = 0;
