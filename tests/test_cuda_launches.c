@@ -67,11 +67,7 @@ cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attrib
 static bool is_prepared(const void *function, int32_t shared) {
     for (int i = 0; i < prepared_count; i++)
         if (prepared[i] == function && prepared_shared[i] >= shared) return true;
-    // Small kernels in front of a product, which need no shared memory.
-    for (int mode = 0; mode < 4; mode++)
-        if (shared == 0 && (function == kf_cuda_linear_x[mode] || function == kf_cuda_linear_x_dense[mode]))
-            return true;
-    return shared == 0 && function == kf_cuda_linear_pack;
+    return false;
 }
 
 kf_status __wrap_kf_cuda_launch(const kf_cuda_device *of, const void *function, const kf_cuda_launch_shape *shape,

@@ -231,7 +231,18 @@ static kf_status plan_tiles(const kf_op *op, linear_plan *plan) {
     plan->x_bytes = tiles * plan->row_blocks * plan->record;
     int before = 0;
     KF_TRY(kf_cuda_enter(device, &before));
-    const kf_status status = kf_cuda_prepare_kernel(plan->kernel->function, plan->shared, "linear: kernel");
+    kf_status status = kf_cuda_prepare_kernel(plan->kernel->function, plan->shared, "linear: kernel");
+    if (status == KF_OK) status = kf_cuda_prepare_kernel(plan->x_form, 0, "linear: kernel");
+    kf_cuda_leave(device, before);
+    return status;
+}
+
+// The kernel that brings weights into form, where a launch may want it.
+static kf_status prepare_pack(const kf_op *op) {
+    const kf_cuda_device *device = kf_cuda(op->context);
+    int before = 0;
+    KF_TRY(kf_cuda_enter(device, &before));
+    const kf_status status = kf_cuda_prepare_kernel(kf_cuda_linear_pack, 0, "linear: kernel");
     kf_cuda_leave(device, before);
     return status;
 }
@@ -290,6 +301,7 @@ static kf_status make_plan(kf_op *op) {
     cut_columns(p, &plan);
     plan.made = must_make(p);
     plan.weight_bytes = made_bytes(p, &plan);
+    if (plan.weight_bytes > 0) KF_TRY(prepare_pack(op));
     if (!choose_stream(op, &plan)) {
         KF_TRY(plan_tiles(op, &plan));
         plan_lt(op, &plan);
