@@ -469,10 +469,10 @@ typedef struct kf_embedding_args {
    second would be taken over dense W of x's type, 16-byte aligned rows, cuBLASLt is called if that library is found (it is loaded at run
    time), in an order that depends on T; equal calls give equal bits in all of these.
    On CUDA: up to eight rows over quantised W: x in fixed point, blocks of 32, each value to within 2^-30 of the block's largest (or 2^-120),
-   integer products, fp32 sums. Else, and there for bf16 x over a small W (K up to 2048), products of 16-bit parts by tensor cores, whose sums of 32
-   columns (16-bit W with x of its type: of K / 16, at least 128; in cuBLASLt of K) are cut off instead of rounded, the rest in fp32. An infinity in
-   a row of x may give NaN in that row of y. W is read before the kernels enqueued before have ended, if these allow it (programmatic dependent
-   launch): W must not be an output of such a kernel.
+   integer products, fp32 sums. Else, and there for bf16 x with K up to 2048 (over a W of few megabytes up to 6144), products of 16-bit parts by
+   tensor cores, whose sums of 32 columns (16-bit W with x of its type: of K / 16, at least 128; in cuBLASLt of K) are cut off instead of
+   rounded, the rest in fp32. An infinity in a row of x may give NaN in that row of y. W is read before the kernels enqueued before have ended,
+   if these allow it (programmatic dependent launch): W must not be an output of such a kernel.
    Quantised W that is not packed is packed at each run, in the workspace: right, but at a fraction of the speed. */
 enum { KF_ACTIVATIONS_EXACT = 0, KF_ACTIVATIONS_INT8 = 1 };
 

@@ -396,8 +396,29 @@ mutant cuda cuda-direct-elements src/cuda/linear_direct.cuh \
     '(i >> 2) * 8 + (i & 1) * 4 + (i & 2)' '(i >> 2) * 8 + (i & 3) * 2' \
     linear/q4_0 src/cuda/linear_vector_q4.cu
 mutant cuda cuda-direct-minimum src/cuda/linear_direct.cuh \
-    'sums[i] = sum;' 'sums[i] = block == 7 ? 0.0f : sum;' \
+    'sums[i] = scale * (' 'sums[i] = block == 7 ? 0.0f : scale * (' \
     linear/q4_1 src/cuda/linear_vector_q4.cu
+mutant cuda cuda-direct-one-minimum src/cuda/linear_direct.cuh \
+    'sums[lane >> 2] = scale * sum;' 'sums[lane >> 2] = lane > 27 ? 0.0f : scale * sum;' \
+    linear/q4_1/units src/cuda/linear_vector_q4.cu
+mutant cuda cuda-direct-one-row src/cuda/linear_direct.cuh \
+    'if (p.there && !a.x_aligned)' 'if (false)' \
+    linear/q4_0 src/cuda/linear_vector_q4.cu
+mutant cuda cuda-wide-warps src/cuda/linear_wide.cuh \
+    'w < KF_WIDE_WARPS;' 'w < KF_WIDE_WARPS - PARTS;' \
+    linear/q4_0/wide src/cuda/linear_vector_q4.cu
+mutant cuda cuda-wide-minimum src/cuda/linear_wide.cuh \
+    '<ROWS>(beside, quad * 4 + j, lane)' '<ROWS>(beside, j, lane)' \
+    linear/q4_1/wide src/cuda/linear_vector_q4.cu
+mutant cuda cuda-wide-high src/cuda/linear_wide.cuh \
+    'at & 0x00f000f0u' 'at & 0x007000f0u' \
+    linear/q4_0/wide src/cuda/linear_vector_q4.cu
+mutant cuda cuda-many-last src/cuda/linear_many.cuh \
+    'next >= whole && next < pairs' 'next > whole && next < pairs' \
+    linear/q4_0/wide src/cuda/linear_vector_q4.cu
+mutant cuda cuda-many-ahead src/cuda/linear_many.cuh \
+    'ahead += gridDim.x * 2 * a.octet_bytes;' 'ahead += gridDim.x * a.octet_bytes;' \
+    linear/q4_0/wide src/cuda/linear_vector_q4.cu
 mutant cuda cuda-linear-ring src/cuda/linear_stream.cuh \
     'if (++slot == a.ring) slot = 0;' 'if (++slot > a.ring) slot = 0;' \
     linear/bf16 src/cuda/linear_stream_dense.cu

@@ -258,6 +258,34 @@ static void unit_cases(verify_run *run) {
     }
 }
 
+// bf16 x over more W than a device's warps decode ahead of x: more columns than eight warps of a block have, to their limit and past it;
+// more outputs; and, half of the types each, more than its warps hold at all. Tails of N and K; each type meets numbers of rows from one to
+// eight.
+static void wide_cases(verify_run *run) {
+    enum { ROWS = 8, SHARED = 9 };
+    static const struct {
+        int64_t N, K;
+        bool plain, gaps, nan;
+    } WIDE[] = {{33, 2304, false, false, false},   {16, 2336, false, true, false},  {7, 5632, true, false, false},
+                {40, 6144, false, false, false},   {100, 3968, false, false, true}, {25, 6400, false, false, false},
+                {12805, 512, false, false, false}, {48, 5792, true, true, false},   {32, 4096, false, false, false},
+                {6401, 1824, false, false, false}, {50697, 256, false, true, false}};
+    for (int type = 0; type < VERIFY_WEIGHT_TYPES; type++) {
+        const verify_weight_type *weight = &VERIFY_WEIGHTS[type];
+        if (weight->values == 1) continue;
+        for (int c = 0; c < COUNT(WIDE); c++) {
+            if (c >= SHARED && c % 2 != type % 2) continue;
+            linear_case row = {.type = type, .T = 1 + (type + c) % ROWS, .N = WIDE[c].N, .x = "bf16"};
+            row.K = WIDE[c].K / weight->values * weight->values;
+            row.y = DTYPES[(type + c) % 3], row.bias = c % 2 ? DTYPES[c / 2 % 3] : NULL;
+            row.packed = !WIDE[c].plain, row.layout = WIDE[c].gaps ? VERIFY_GAPS : VERIFY_COMPACT;
+            if (WIDE[c].nan && row.T > 1) row.edit = nan_row;
+            verify_case(run, check_linear, &row, "linear/%s/wide/%lldx%lldx%lld", weight->name, (long long)row.T,
+                        (long long)row.N, (long long)row.K);
+        }
+    }
+}
+
 // The quantiser of activations by itself: a code that is off by one shows as it is, with no sum to hide in.
 static void quantiser_cases(verify_run *run) {
     for (int h = -1; h < COUNT(HOSTILE); h++) {
@@ -276,6 +304,7 @@ void verify_linear(verify_run *run) {
     for (int type = 0; type < VERIFY_WEIGHT_TYPES; type++) type_cases(run, type);
     long_cases(run);
     unit_cases(run);
+    wide_cases(run);
     for (int64_t n = 0; n < run->random; n++) {
         uint64_t state = run->seed * 1000121 + (uint64_t)n;
         linear_case row = {.type = (int)(verify_random(&state) % VERIFY_WEIGHT_TYPES),

@@ -2,7 +2,7 @@
 //
 // The linear layer on CUDA: which kernels, how the columns are cut into slices, what stands in the workspace; and the launches.
 //
-//     T <= 8, not much quantised W, bf16 x direct: one launch
+//     T <= 8, quantised W, bf16 x             one of the direct kernels, where K allows: one launch
 //     T <= 8, other quantised W            vector: one launch, or one for each few rows where x is long
 //     T <= 8, dense W, x fits shared memory    stream: one launch
 //     more, dense W of x's type, aligned       cuBLASLt, where it is found
@@ -126,21 +126,30 @@ static void share_columns(const kf_op *op, linear_plan *plan) {
     while (plan->ways << (plan->group_bits + 1) <= warps) plan->group_bits++;
 }
 
-// The direct kernel, a warp for two octets and a unit, where they find room at once beside those of the kernel before: if the columns are few
-// enough for a block and the rows for the device. Depends on N and K alone.
+// Which of the direct kernels, whose warps take two octets and a unit: all of their blocks find room on the device at once, beside those of the
+// kernel before (then their weights are fragments before that one has ended) or just so; or blocks go on to further octets. -1: none.
+// Depends on N and K alone.
+static int direct_kind(const linear_plan *plan, int64_t multiprocessors) {
+    enum { FEW = 12 }; // warps of a multiprocessor: with 8 and 10 measured faster than wide, with 21 slower
+    const int64_t pairs = divide_up(plan->octets, 2);
+    if (plan->units < 1 || plan->units > KF_WIDE_WARPS) return -1;
+    if (plan->units <= KF_DIRECT_WARPS && pairs * plan->units <= FEW * multiprocessors) return KF_CUDA_DIRECT;
+    if (pairs <= KF_WIDE_WARPS / plan->units * multiprocessors) return KF_CUDA_DIRECT_WIDE;
+    return plan->units <= KF_DIRECT_WARPS ? KF_CUDA_DIRECT_MANY : -1;
+}
+
 static bool plan_direct(const kf_op *op, linear_plan *plan) {
-    enum {
-        ROOM = 12
-    }; // warps of a multiprocessor: with 8 and 10 measured faster than the vector kernel, with 21 slower
     const kf_linear_problem *p = &op->problem.linear;
     const kf_cuda_device *device = kf_cuda(op->context);
-    const int64_t blocks = divide_up(plan->octets, 2), room = (int64_t)ROOM * device->multiprocessors;
-    if (mode_of(p) != KF_X_BF16 || plan->units < 1 || plan->units > KF_DIRECT_WARPS || blocks * plan->units > room)
-        return false;
-    plan->kernel = find_kernel(p, KF_CUDA_DIRECT, 0, KF_STREAM_ROWS);
+    const int kind = direct_kind(plan, device->multiprocessors), sets = kind == KF_CUDA_DIRECT_MANY ? 2 : 1;
+    if (mode_of(p) != KF_X_BF16 || kind < 0) return false;
+    plan->kernel = find_kernel(p, kind, 0, p->options.T == 1 ? 1 : (int)KF_STREAM_ROWS);
     plan->ways = plan->units;
-    plan->grid = blocks;
-    const int32_t row = plan->ways * plan->kernel->shared, beside = plan->ways * (plan->kernel->depth + SUM_BYTES);
+    plan->grid = divide_up(plan->octets, 2);
+    if (kind == KF_CUDA_DIRECT_MANY)
+        plan->grid = kf_min64(plan->grid, (int64_t)(KF_MANY_WARPS / plan->units) * device->multiprocessors);
+    const int32_t row = plan->ways * plan->kernel->shared,
+                  beside = plan->ways * (plan->kernel->depth + sets * SUM_BYTES);
     if (KF_STREAM_ROWS * row + beside > device->shared_limit) return false;
     plan->shared = (int32_t)kf_min64(p->options.T, KF_STREAM_ROWS) * row + beside;
     int before = 0;
@@ -374,6 +383,10 @@ static kf_status launch_prepare(const kf_cuda_device *device, const void *functi
     return warps ? kf_cuda_launch(device, function, &shape, a, what) : KF_OK;
 }
 
+static bool is_direct(int kind) {
+    return kind == KF_CUDA_DIRECT || kind == KF_CUDA_DIRECT_WIDE || kind == KF_CUDA_DIRECT_MANY;
+}
+
 kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace) {
     const linear_plan *plan = plan_of(op);
     if (!plan->kernel) return KF_OK;
@@ -399,7 +412,7 @@ kf_status kf_cuda_linear_launch(const kf_op *op, char *workspace) {
         KF_TRY(launch_prepare(device, plan->x_form, plan->x_items, &a, "linear: launch of x's packing"));
     const int kind = plan->kernel->kind;
     const kf_cuda_launch_shape shape = {.blocks = plan->grid,
-                                        .threads = kind == KF_CUDA_VECTOR || kind == KF_CUDA_DIRECT
+                                        .threads = kind == KF_CUDA_VECTOR || is_direct(kind)
                                                        ? (plan->ways << plan->group_bits) * 32
                                                    : kind == KF_CUDA_STREAM     ? plan->slices * 32
                                                    : kf_block_quantised(a.type) ? KF_TILE_THREADS

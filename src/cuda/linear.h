@@ -10,7 +10,8 @@
 //             order. The slices depend on K alone, and both dense kernels sum a slice in the same way
 //
 //     vector  up to 8 rows of x over quantised W: W passes by once, in registers
-//     direct  the same of bf16 x where a warp has no more than a unit of two octets
+//     direct  the same of bf16 x where a warp has no more than a unit of two octets; its wide form: more of these warps; its form for many rows
+//             of W: a warp has that unit of further octets, too
 //     stream  the same for dense W: the slices of one or two octets go to the warps of a block
 //     tile    any number: 128 rows of W x 64 of x a block, x brought into form by a kernel before it
 #ifndef KF_CUDA_LINEAR_H
@@ -46,7 +47,9 @@ typedef enum kf_cuda_linear_kind {
     KF_CUDA_STREAM = 0,
     KF_CUDA_TILE = 1,
     KF_CUDA_VECTOR = 2,
-    KF_CUDA_DIRECT = 3
+    KF_CUDA_DIRECT = 3,
+    KF_CUDA_DIRECT_WIDE = 4,
+    KF_CUDA_DIRECT_MANY = 5
 } kf_cuda_linear_kind;
 
 // The form that x takes.
@@ -63,6 +66,8 @@ enum {
     KF_DENSE_SLICES = 16, // at most: warps of a block of the stream kernel
     KF_VECTOR_WARPS = 16, // of a block of the vector kernel, at most
     KF_DIRECT_WARPS = 8,  // of a block of the direct kernel: two blocks have room for 128 registers a lane
+    KF_WIDE_WARPS = 24,   // of a block or of all blocks of a multiprocessor, of its wide form: 80 registers
+    KF_MANY_WARPS = 16,   // of all blocks of a multiprocessor, of its form for many rows of W: 128 registers
     KF_DENSE_UNIT_BLOCKS = 4,
     KF_TILE_M = 128, // rows of W of a block
     KF_TILE_N = 64,  // rows of x

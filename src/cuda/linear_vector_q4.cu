@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kernels for up to eight rows of x over weights of four bits.
-#include "cuda/linear_direct.cuh"
+#include "cuda/linear_many.cuh"
 
 extern "C" const kf_cuda_linear_kernel kf_cuda_linear_q4[] = {
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q4_0),
-    KF_DIRECT_ROW(KF_WEIGHT_Q4_0),
+    KF_DIRECT_ROWS_OF(KF_WEIGHT_Q4_0),
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q4_1),
-    KF_DIRECT_ROW(KF_WEIGHT_Q4_1),
+    KF_DIRECT_ROWS_OF(KF_WEIGHT_Q4_1),
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q4_K),
-    KF_DIRECT_ROW(KF_WEIGHT_Q4_K),
+    KF_DIRECT_ROWS_OF(KF_WEIGHT_Q4_K),
     {},
 };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kernels for up to eight rows of x over weights of six and eight bits.
-#include "cuda/linear_direct.cuh"
+#include "cuda/linear_many.cuh"
 
 extern "C" const kf_cuda_linear_kernel kf_cuda_linear_q8[] = {
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q8_0),
-    KF_DIRECT_ROW(KF_WEIGHT_Q8_0),
+    KF_DIRECT_ROWS_OF(KF_WEIGHT_Q8_0),
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q6_K),
-    KF_DIRECT_ROW(KF_WEIGHT_Q6_K),
+    KF_DIRECT_ROWS_OF(KF_WEIGHT_Q6_K),
     {},
 };
