@@ -238,7 +238,7 @@ def main():
                         rate = f"{flops / min(numbers[k] for k in libraries if k in numbers) / 1e6:.0f} TFLOP/s"
                     print(f"{model} {kind} {name} T={T} {options.dtype}:", " ".join(f"{k} {v:.2f}" for k, v in numbers.items()), "|", shares, "|", rate,
                           flush=True)
-                    rows.append({"op": "linear", "model": model, "type": kind, "shape": name, "tokens": T, "dtype": options.dtype, "int8": options.int8,
+                    rows.append({"op": "linear", "model": model, "type": kind, "shape": name, "tokens": T, "dtype": options.dtype, "causal": False, "int8": options.int8,
                                  "bytes": total, "times_us": {named(k): round(v, 3) for k, v in numbers.items()},
                                  "ratios": {named(k): round(v, 4) for k, v in ratios.items()}, "rounds": options.rounds,
                                  "read_kernel": times.get("read_kernel"), "read_dependent_kernel": times.get("read+_kernel"),
