@@ -29,6 +29,7 @@ TITLES = {
         "Prefill beside torch's backends",
         "Useful operations a second, bf16; flash2 is torch's FlashAttention-2 backend.",
     ),
+    "h200/peers-fa4.json": ("Prefill beside flash-attn-4", "A run of its own; fa4 is flash-attn-4, for Hopper."),
     "h200/peers-decode.json": ("Decode beside torch's backends", "One query a sequence; K and V read a second, bf16."),
     "h200/peers-unsplit.json": (
         "Decode beside the prefill kernel on the same keys, not split",
