@@ -110,17 +110,18 @@ static int check(const char *what, const kf_args *args, const kf_tensor *out) {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t executable = NULL;
     if (!by_graph || !plain) return failed(what, "memory is short");
+    CUDA(cudaDeviceSynchronize()); // inputs were copied on another stream, which this one does not wait for
     CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
     const kf_status status = call(args);
     const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
     if (status != KF_OK) return failed(what, kf_last_error());
     if (ended != cudaSuccess) return failed(what, cudaGetErrorString(ended));
     CUDA(cudaGraphInstantiate(&executable, graph, 0));
-    CUDA(cudaMemset(out->data, 0xff, bytes));
+    CUDA(cudaMemsetAsync(out->data, 0xff, bytes, stream));
     for (int i = 0; i < 2; i++) CUDA(cudaGraphLaunch(executable, stream));
     CUDA(cudaStreamSynchronize(stream));
     CUDA(cudaMemcpy(by_graph, out->data, bytes, cudaMemcpyDeviceToHost));
-    CUDA(cudaMemset(out->data, 0xff, bytes));
+    CUDA(cudaMemsetAsync(out->data, 0xff, bytes, stream));
     if (call(args) != KF_OK) return failed(what, kf_last_error());
     CUDA(cudaStreamSynchronize(stream));
     CUDA(cudaMemcpy(plain, out->data, bytes, cudaMemcpyDeviceToHost));
