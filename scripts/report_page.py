@@ -27,9 +27,8 @@ MACHINES = {"h200": "GPU: NVIDIA H200", "zen4": "CPU: two cores of AMD Zen 4"}
 TITLES = {
     "h200/peers-attention.json": (
         "Prefill beside torch's backends",
-        "Useful operations a second, bf16; flash2 is torch's FlashAttention-2 backend.",
+        "Useful operations a second, bf16; flash2 is torch's FlashAttention-2 backend, fa4 flash-attn-4.",
     ),
-    "h200/peers-fa4.json": ("Prefill beside flash-attn-4", "A run of its own; fa4 is flash-attn-4, for Hopper."),
     "h200/peers-decode.json": ("Decode beside torch's backends", "One query a sequence; K and V read a second, bf16."),
     "h200/peers-unsplit.json": (
         "Decode beside the prefill kernel on the same keys, not split",
@@ -37,6 +36,7 @@ TITLES = {
     ),
     "h200/peers-rows.json": ("Norms, activations, softmax, append", "Bytes that must move, a second."),
     "h200/peers-linear.json": ("Linear layers", "read: a kernel that only reads the same bytes; shape N x K."),
+    "h200/peers-linear-types.json": ("Linear layers, other types of weights", "One row of x; shape N x K."),
     "h200/peers-rope.json": ("Attention that rotates at load", ""),
     "h200/peers-rope-decode.json": (
         "Decode that rotates queries and keys at load",
