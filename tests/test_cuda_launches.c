@@ -36,8 +36,11 @@ kf_status __wrap_kf_cuda_enter(const kf_cuda_device *of, int *before) {
 void __wrap_kf_cuda_leave(const kf_cuda_device *of, int before);
 void __wrap_kf_cuda_leave(const kf_cuda_device *of, int before) { assert_true(of == &device && before == 0); }
 
-kf_status __wrap_kf_cuda_prepare_kernel(const void *function, int32_t shared, const char *what);
-kf_status __wrap_kf_cuda_prepare_kernel(const void *function, int32_t shared, const char *what) {
+kf_status __wrap_kf_cuda_prepare_kernel(const kf_cuda_device *of, const void *function, int32_t shared,
+                                        const char *what);
+kf_status __wrap_kf_cuda_prepare_kernel(const kf_cuda_device *of, const void *function, int32_t shared,
+                                        const char *what) {
+    assert_true(of == &device);
     (void)what;
     assert_non_null(function);
     assert_in_range(shared, 0, device.shared_limit);

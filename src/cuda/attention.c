@@ -324,8 +324,8 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     return KF_OK;
 }
 
-static kf_status prepare_kernel(const kf_cuda_attention_kernel *kernel) {
-    return kf_cuda_prepare_kernel(kernel->function, kernel->shared, "attention: kernel");
+static kf_status prepare_kernel(const kf_op *op, const kf_cuda_attention_kernel *kernel) {
+    return kf_cuda_prepare_kernel(kf_cuda(op->context), kernel->function, kernel->shared, "attention: kernel");
 }
 
 // In turns, so that the device finds an angle's fraction of a turn by one product.
@@ -363,8 +363,8 @@ static kf_status make_plan_here(kf_op *op) {
     KF_TRY(check_problem(p));
     if (n->B * n->H * n->Nq == 0) return KF_OK; // nothing to do: no kernel is chosen
     KF_TRY(choose_kernels(op, &plan));
-    KF_TRY(prepare_kernel(plan.plain));
-    KF_TRY(prepare_kernel(plan.general));
+    KF_TRY(prepare_kernel(op, plan.plain));
+    KF_TRY(prepare_kernel(op, plan.general));
     plan_rope(n, &plan.rope);
     // Partial states are worth their memory where rows are few.
     const bool few = plan.plain->kind == KF_CUDA_DECODE ||
@@ -386,8 +386,8 @@ static kf_status make_plan_here(kf_op *op) {
     if (!plan.section) plan.section = (int32_t)(together < lists_per_kv ? lists_per_kv : together);
     if (plan.section > plan.lists) plan.section = plan.lists;
     if (plan.plain->kind == KF_CUDA_PREFILL && plan.splits <= FEW_SPLITS) plan.merge = &kf_cuda_merge[1];
-    if (merges_by_kernel(&plan)) KF_TRY(prepare_kernel(plan.merge));
-    if (plan.rotate) KF_TRY(prepare_kernel(plan.rotate));
+    if (merges_by_kernel(&plan)) KF_TRY(prepare_kernel(op, plan.merge));
+    if (plan.rotate) KF_TRY(prepare_kernel(op, plan.rotate));
     op->plan.shared_bytes = workspace_of(&plan, n, states);
     op->plan.phases = 1;
     op->plan.items[0] = blocks;

@@ -51,8 +51,9 @@ typedef struct kf_cuda_launch_shape {
     bool dependent;          // may begin while the kernel before it ends (Hopper): it waits for it on the device
 } kf_cuda_launch_shape;
 
-// When an op is planned: loads a kernel and allows it the device's shared memory, of which it needs `shared` bytes.
-kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const char *what);
+// When an op is planned: loads a kernel on the context's device, whichever is the current one, and allows it that one's shared memory, of
+// which it needs `shared` bytes.
+kf_status kf_cuda_prepare_kernel(const kf_cuda_device *device, const void *function, int32_t shared, const char *what);
 
 // Where this thread's launches go: the context's stream, or the one that a sequence is captured on. An op that hands a stream
 // to a library takes it from here, at every launch.

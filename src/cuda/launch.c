@@ -22,11 +22,10 @@ void kf_cuda_leave(const kf_cuda_device *device, int before) {
 
 // The limit is one number of the kernel, whoever uses it: set to what an op needs, it would take from another op, planned
 // before, what that one needs. So it is always what the device has beside the kernel's static shared memory.
-static cudaError_t load_kernel(const void *function, int32_t shared) {
+static cudaError_t load_kernel(const kf_cuda_device *device, const void *function, int32_t shared) {
     struct cudaFuncAttributes attributes;
-    int device = 0, most = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    int most = 0;
+    cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device->id);
     if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, function);
     if (error != cudaSuccess) return error;
     most -= (int)attributes.sharedSizeBytes;
@@ -34,12 +33,17 @@ static cudaError_t load_kernel(const void *function, int32_t shared) {
                          : cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
 }
 
-kf_status kf_cuda_prepare_kernel(const void *function, int32_t shared, const char *what) {
+kf_status kf_cuda_prepare_kernel(const kf_cuda_device *device, const void *function, int32_t shared, const char *what) {
     // Loading a kernel is not a stream's work and may happen while a stream of this thread is captured.
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    KF_TRY(kf_cuda_check(cudaThreadExchangeStreamCaptureMode(&mode), what));
-    const cudaError_t error = load_kernel(function, shared);
-    cudaThreadExchangeStreamCaptureMode(&mode);
+    int before = 0;
+    KF_TRY(kf_cuda_enter(device, &before));
+    cudaError_t error = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (error == cudaSuccess) {
+        error = load_kernel(device, function, shared);
+        cudaThreadExchangeStreamCaptureMode(&mode);
+    }
+    kf_cuda_leave(device, before);
     return kf_cuda_check(error, what);
 }
 

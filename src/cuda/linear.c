@@ -99,6 +99,10 @@ static bool must_make(const kf_linear_problem *p) {
     return p->options.K % KF_BLOCK_SMALL || dense_row_bytes(&p->weight) % 16;
 }
 
+static kf_status prepare(const kf_op *op, const void *function, int32_t shared) {
+    return kf_cuda_prepare_kernel(kf_cuda(op->context), function, shared, "linear: kernel");
+}
+
 static void cut_columns(const kf_linear_problem *p, linear_plan *plan) {
     const int64_t unit_blocks = kf_block_quantised(p->weight.type) ? (int)KF_UNIT_BLOCKS : (int)KF_DENSE_UNIT_BLOCKS;
     plan->blocks = (int32_t)divide_up(p->options.K, KF_BLOCK_SMALL);
@@ -152,11 +156,7 @@ static bool plan_direct(const kf_op *op, linear_plan *plan) {
                   beside = plan->ways * (plan->kernel->depth + sets * SUM_BYTES);
     if (KF_STREAM_ROWS * row + beside > device->shared_limit) return false;
     plan->shared = (int32_t)kf_min64(p->options.T, KF_STREAM_ROWS) * row + beside;
-    int before = 0;
-    if (kf_cuda_enter(device, &before) != KF_OK) return false;
-    const bool known = kf_cuda_prepare_kernel(plan->kernel->function, plan->shared, "linear: kernel") == KF_OK;
-    kf_cuda_leave(device, before);
-    return known;
+    return prepare(op, plan->kernel->function, plan->shared) == KF_OK;
 }
 
 // The vector kernel; where x does not fit shared memory, several launches of fewer rows. False where even that is too much.
@@ -171,11 +171,7 @@ static bool plan_vector(const kf_op *op, linear_plan *plan) {
         if (plan->shared <= device->shared_limit) break;
     }
     if (plan->shared > device->shared_limit) return false;
-    int before = 0;
-    if (kf_cuda_enter(device, &before) != KF_OK) return false;
-    const bool known = kf_cuda_prepare_kernel(kernel->function, plan->shared, "linear: kernel") == KF_OK;
-    kf_cuda_leave(device, before);
-    if (!known) return false;
+    if (prepare(op, kernel->function, plan->shared) != KF_OK) return false;
     plan->kernel = kernel;
     plan->grid = divide_up(divide_up(plan->octets, 2), 1 << plan->group_bits);
     return true;
@@ -195,10 +191,10 @@ static bool plan_stream(const kf_op *op, int octets, linear_plan *plan) {
     int64_t shared = plan->slices * (warp_bytes + (int64_t)plan->ring * kernel->shared);
     if (shared > device->shared_limit) return false;
     int before = 0, fit = 0;
-    if (kf_cuda_enter(device, &before) != KF_OK) return false;
     // All that a block may have: ops of other shapes share the kernel.
-    const bool known = kf_cuda_prepare_kernel(kernel->function, device->shared_limit, "linear: kernel") == KF_OK &&
-                       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel->function, plan->slices * 32,
+    if (prepare(op, kernel->function, device->shared_limit) != KF_OK || kf_cuda_enter(device, &before) != KF_OK)
+        return false;
+    const bool known = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel->function, plan->slices * 32,
                                                                      (size_t)shared) == cudaSuccess;
     kf_cuda_leave(device, before);
     if (!known || fit < 1) return false;
@@ -238,22 +234,8 @@ static kf_status plan_tiles(const kf_op *op, linear_plan *plan) {
     plan->beside = plan->kernel->mode == KF_X_INT8 ? 2 : kf_block_affine(p->weight.type) ? 1 : 0;
     plan->record = KF_TILE_N * (kf_x_bytes(plan->kernel->mode) + plan->beside * (int32_t)sizeof(float));
     plan->x_bytes = tiles * plan->row_blocks * plan->record;
-    int before = 0;
-    KF_TRY(kf_cuda_enter(device, &before));
-    kf_status status = kf_cuda_prepare_kernel(plan->kernel->function, plan->shared, "linear: kernel");
-    if (status == KF_OK) status = kf_cuda_prepare_kernel(plan->x_form, 0, "linear: kernel");
-    kf_cuda_leave(device, before);
-    return status;
-}
-
-// The kernel that brings weights into form, where a launch may want it.
-static kf_status prepare_pack(const kf_op *op) {
-    const kf_cuda_device *device = kf_cuda(op->context);
-    int before = 0;
-    KF_TRY(kf_cuda_enter(device, &before));
-    const kf_status status = kf_cuda_prepare_kernel(kf_cuda_linear_pack, 0, "linear: kernel");
-    kf_cuda_leave(device, before);
-    return status;
+    KF_TRY(prepare(op, plan->kernel->function, plan->shared));
+    return prepare(op, plan->x_form, 0);
 }
 
 // Dense weights' type as one of tensors.
@@ -310,7 +292,7 @@ static kf_status make_plan(kf_op *op) {
     cut_columns(p, &plan);
     plan.made = must_make(p);
     plan.weight_bytes = made_bytes(p, &plan);
-    if (plan.weight_bytes > 0) KF_TRY(prepare_pack(op));
+    if (plan.weight_bytes > 0) KF_TRY(prepare(op, kf_cuda_linear_pack, 0)); // a launch may want it
     if (!choose_stream(op, &plan)) {
         KF_TRY(plan_tiles(op, &plan));
         plan_lt(op, &plan);

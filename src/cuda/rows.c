@@ -78,11 +78,7 @@ const kf_cuda_rows_kernel *kf_cuda_rows_find(const kf_cuda_rows_kernel *table, i
 
 kf_status kf_cuda_rows_prepare(const kf_context *context, const kf_cuda_rows_kernel *kernel, int32_t shared,
                                const char *what) {
-    int before = 0;
-    KF_TRY(kf_cuda_enter(kf_cuda(context), &before));
-    const kf_status status = kf_cuda_prepare_kernel(kernel->function, shared, what);
-    kf_cuda_leave(kf_cuda(context), before);
-    return status;
+    return kf_cuda_prepare_kernel(kf_cuda(context), kernel->function, shared, what);
 }
 
 kf_status kf_cuda_rows_check_blocks(const char *op, int64_t blocks) {
