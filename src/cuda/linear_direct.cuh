@@ -180,6 +180,20 @@ __device__ __forceinline__ void kf_direct_sums(const char *form, int T, float sc
     }
 }
 
+// A warp's x into form; where the type wants them, its sums, times `scale`, too.
+template <int TYPE, int ROWS>
+__device__ __forceinline__ void kf_direct_bring(const kf_cuda_linear &a, const kf_direct_place &place, char *memory,
+                                                const char *form, int T, float scale, float *sums, int lane) {
+    if (ROWS == 1)
+        kf_direct_row(a, place, memory);
+    else
+        kf_direct_x<4>(a, place, memory);
+    __syncwarp();
+    if (!kf_is_affine(TYPE)) return;
+    kf_direct_sums<ROWS>(form, T, scale, sums, lane);
+    __syncwarp();
+}
+
 // The two of them that a lane's columns of the product want.
 template <int ROWS> __device__ __forceinline__ float2 kf_direct_beside(const float *sums, int block, int lane) {
     if constexpr (ROWS == 1)
@@ -257,15 +271,7 @@ __global__ void __launch_bounds__(KF_DIRECT_WARPS * 32, 2) kf_linear_direct(cons
             kf_direct_stay<TYPE>(w[i]);
         }
     kf_wait_for_previous();
-    if (ROWS == 1)
-        kf_direct_row(a, place, memory);
-    else
-        kf_direct_x<4>(a, place, memory);
-    __syncwarp();
-    if (kf_is_affine(TYPE)) {
-        kf_direct_sums<ROWS>(form, T, 1.0f, beside, lane);
-        __syncwarp();
-    }
+    kf_direct_bring<TYPE, ROWS>(a, place, memory, form, T, 1.0f, beside, lane);
 
     float sum[4] = {};
 #pragma unroll

@@ -40,15 +40,7 @@ __global__ void __launch_bounds__(KF_DIRECT_WARPS * 32, 2) kf_linear_many(const 
     kf_launch_dependents();
     const kf_direct_place place = kf_direct_find(a, T, first * 4, warp * form_bytes, lane);
     kf_wait_for_previous();
-    if (ROWS == 1)
-        kf_direct_row(a, place, memory);
-    else
-        kf_direct_x<4>(a, place, memory);
-    __syncwarp();
-    if (kf_is_affine(TYPE)) {
-        kf_direct_sums<ROWS>(form, T, 1.0f / UP, beside, lane);
-        __syncwarp();
-    }
+    kf_direct_bring<TYPE, ROWS>(a, place, memory, form, T, 1.0f / UP, beside, lane);
     const kf_wide_x<kf_many_held(TYPE)> x(form, T, lane);
 
     const int pairs = (a.octets + 1) / 2, whole = (warp + 1) * KF_UNIT_BLOCKS <= a.blocks ? a.N / (2 * KF_OCTET) : 0;

@@ -129,15 +129,7 @@ __global__ void __launch_bounds__(KF_WIDE_WARPS * 32, 1) kf_linear_wide(const __
         }
     }
     kf_wait_for_previous();
-    if (ROWS == 1)
-        kf_direct_row(a, place, memory);
-    else
-        kf_direct_x<4>(a, place, memory);
-    __syncwarp();
-    if (kf_is_affine(TYPE)) {
-        kf_direct_sums<ROWS>(form, T, 1.0f / UP, beside, lane);
-        __syncwarp();
-    }
+    kf_direct_bring<TYPE, ROWS>(a, place, memory, form, T, 1.0f / UP, beside, lane);
 
     float sum[4] = {};
     const kf_wide_x<0> x(form, T, lane);
