@@ -8,6 +8,7 @@
 // waited for. With --once, and for large buffers, a mirror is an allocation of its own, as long as the buffer's region, guard zone
 // included, so that compute-sanitizer sees every access outside it. A region begins at a page, a mirror at a multiple of 256 bytes, so
 // alignments are the same. Nothing here but the header's functions is used: what copies, waits and calls is keyfold.
+#include "call.h"
 #include "verify.h"
 
 #include <stdlib.h>
@@ -167,21 +168,6 @@ static const kf_args *mirror_args(const verify_run *run, const kf_args *args, de
 
 // -------------------------------------------------------------------------------------------------------------- calls
 
-static kf_status call(const kf_context *context, const kf_args *args) {
-    switch (args->kind) {
-    case KF_OP_SOFTMAX: return kf_softmax(context, (const kf_softmax_args *)args);
-    case KF_OP_ATTENTION: return kf_attention(context, (const kf_attention_args *)args);
-    case KF_OP_MERGE_STATES: return kf_merge_states(context, (const kf_merge_states_args *)args);
-    case KF_OP_RMSNORM: return kf_rmsnorm(context, (const kf_rmsnorm_args *)args);
-    case KF_OP_SWIGLU: return kf_swiglu(context, (const kf_swiglu_args *)args);
-    case KF_OP_ROPE: return kf_rope(context, (const kf_rope_args *)args);
-    case KF_OP_KV_APPEND: return kf_kv_append(context, (const kf_kv_append_args *)args);
-    case KF_OP_EMBEDDING: return kf_embedding(context, (const kf_embedding_args *)args);
-    case KF_OP_LINEAR: return kf_linear(context, (const kf_linear_args *)args);
-    default: return KF_INVALID_ARGUMENT;
-    }
-}
-
 static kf_status to_device(verify_run *run) {
     if (!run->device) return KF_OK;
     run->pool.device = run->context[0];
@@ -200,7 +186,7 @@ static kf_status from_device(verify_run *run, const kf_context *context, kf_stat
 kf_status verify_call(verify_run *run, const kf_context *context, const kf_args *args) {
     device_args made;
     kf_status status = to_device(run);
-    if (status == KF_OK) status = call(context, mirror_args(run, args, &made));
+    if (status == KF_OK) status = call_operation(context, mirror_args(run, args, &made));
     return from_device(run, context, status);
 }
 
@@ -282,7 +268,7 @@ typedef struct captured {
 static kf_status enqueue(void *argument) {
     captured *c = argument;
     device_args made;
-    if (c->args) return call(c->run->captured, mirror_args(c->run, c->args, &made));
+    if (c->args) return call_operation(c->run->captured, mirror_args(c->run, c->args, &made));
     return kf_op_run(c->op, c->workspace.at, c->workspace.bytes);
 }
 

@@ -6,7 +6,7 @@
 //
 //     without an argument: a process for each case, one after another; exit status 0 only where all are right
 #define _POSIX_C_SOURCE 200809L // fork, execl
-#include <keyfold.h>
+#include "call.h"
 
 #include <cuda_runtime_api.h>
 
@@ -85,20 +85,6 @@ static kf_weight weight(int type, int64_t rows, int64_t cols) {
 
 // ---- one case ----
 
-static kf_status call(const kf_args *args) {
-    switch (args->kind) {
-    case KF_OP_SOFTMAX: return kf_softmax(context, (const kf_softmax_args *)args);
-    case KF_OP_ATTENTION: return kf_attention(context, (const kf_attention_args *)args);
-    case KF_OP_MERGE_STATES: return kf_merge_states(context, (const kf_merge_states_args *)args);
-    case KF_OP_RMSNORM: return kf_rmsnorm(context, (const kf_rmsnorm_args *)args);
-    case KF_OP_SWIGLU: return kf_swiglu(context, (const kf_swiglu_args *)args);
-    case KF_OP_ROPE: return kf_rope(context, (const kf_rope_args *)args);
-    case KF_OP_KV_APPEND: return kf_kv_append(context, (const kf_kv_append_args *)args);
-    case KF_OP_EMBEDDING: return kf_embedding(context, (const kf_embedding_args *)args);
-    default: return kf_linear(context, (const kf_linear_args *)args);
-    }
-}
-
 static int failed(const char *what, const char *why) {
     printf("FAILED %s: %s\n", what, why);
     return 1;
@@ -112,7 +98,7 @@ static int check(const char *what, const kf_args *args, const kf_tensor *out) {
     if (!by_graph || !plain) return failed(what, "memory is short");
     CUDA(cudaDeviceSynchronize()); // inputs were copied on another stream, which this one does not wait for
     CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    const kf_status status = call(args);
+    const kf_status status = call_operation(context, args);
     const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
     if (status != KF_OK) return failed(what, kf_last_error());
     if (ended != cudaSuccess) return failed(what, cudaGetErrorString(ended));
@@ -122,7 +108,7 @@ static int check(const char *what, const kf_args *args, const kf_tensor *out) {
     CUDA(cudaStreamSynchronize(stream));
     CUDA(cudaMemcpy(by_graph, out->data, bytes, cudaMemcpyDeviceToHost));
     CUDA(cudaMemsetAsync(out->data, 0xff, bytes, stream));
-    if (call(args) != KF_OK) return failed(what, kf_last_error());
+    if (call_operation(context, args) != KF_OK) return failed(what, kf_last_error());
     CUDA(cudaStreamSynchronize(stream));
     CUDA(cudaMemcpy(plain, out->data, bytes, cudaMemcpyDeviceToHost));
     size_t written = 0;
