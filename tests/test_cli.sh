@@ -1,29 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The command line: help and version, errors as one sentence with status 2, bench and info as a user reads them and as JSON.
-set -u
-keyfold=$KEYFOLD_BUILD/keyfold
-[ -x "$keyfold" ] || { echo "skip: the command is not built"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-complain() { echo "$*"; failures=$((failures + 1)); }
+. "$(dirname "$0")/command.sh"
 
 # works ARGUMENTS...: status 0 and some output
 works() {
     "$keyfold" "$@" >"$work/out" 2>"$work/err" </dev/null || complain "keyfold $*: status $?: $(cat "$work/err")"
     [ -s "$work/out" ] || complain "keyfold $*: no output"
-}
-
-# refused STATUS PATTERN ARGUMENTS...: that status, one line on stderr that matches
-refused() {
-    want=$1 pattern=$2
-    shift 2
-    "$keyfold" "$@" >"$work/out" 2>"$work/err" </dev/null
-    got=$?
-    [ "$got" -eq "$want" ] || complain "keyfold $*: status $got in place of $want"
-    [ "$(wc -l <"$work/err")" -eq 1 ] || complain "keyfold $*: not one line on stderr: $(cat "$work/err")"
-    grep -q "$pattern" "$work/err" || complain "keyfold $*: \"$(cat "$work/err")\" does not match \"$pattern\""
 }
 
 json() {

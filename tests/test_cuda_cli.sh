@@ -1,25 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # A GPU's commands where there is none: a sentence and status 1, whether the backend or the device is missing; and what they refuse anywhere.
-set -u
-keyfold=$KEYFOLD_BUILD/keyfold
-[ -x "$keyfold" ] || { echo "skip: the command is not built"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-complain() { echo "$*"; failures=$((failures + 1)); }
-
-# refused STATUS PATTERN ARGUMENTS...: that status, nothing on stdout, one line on stderr that matches
-refused() {
-    want=$1 pattern=$2
-    shift 2
-    "$keyfold" "$@" >"$work/out" 2>"$work/err" </dev/null
-    got=$?
-    [ "$got" -eq "$want" ] || complain "keyfold $*: status $got in place of $want"
-    [ -s "$work/out" ] && complain "keyfold $*: prints $(head -n 1 "$work/out")"
-    [ "$(wc -l <"$work/err")" -eq 1 ] || complain "keyfold $*: not one line on stderr: $(cat "$work/err")"
-    grep -q "$pattern" "$work/err" || complain "keyfold $*: \"$(cat "$work/err")\" does not match \"$pattern\""
-}
+. "$(dirname "$0")/command.sh"
 
 has() { "$keyfold" --help | grep -q "^  $1 "; }
 

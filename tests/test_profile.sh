@@ -1,13 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # keyfold profile over a table as ncu --csv --page raw --print-units base writes it: numbers found by their names, sentences beside them.
-set -u
-keyfold=$KEYFOLD_BUILD/keyfold
-[ -x "$keyfold" ] || { echo "skip: the command is not built"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-complain() { echo "$*"; failures=$((failures + 1)); }
+. "$(dirname "$0")/command.sh"
 
 cat >"$work/table" <<'TABLE'
 ==PROF== Connected to process 4242 (/usr/bin/keyfold)
