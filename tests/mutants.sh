@@ -90,13 +90,13 @@ wrong() {
     missed=$((missed + 1))
 }
 
-# make NAME FILE UNIT TEXT INSTEAD: the program with that change. FILE is what stands in the tree; UNIT, if not the same, includes it and is
-# the one unit that gets the change: headers of kernels are part of many, which take minutes.
+# make NAME FILE UNIT TEXT INSTEAD: the program with that change. FILE is what stands in the tree; UNIT, if not the same, is the one unit that
+# gets the change, for headers of kernels are part of many, which take minutes: it includes a changed copy first, whose guard keeps FILE out.
 make_mutant() {
     file=$2
     if [ "$3" != "$2" ]; then
         file=${2%/*}/mutant.${2##*.}
-        cp "$tree/$2" "$tree/$file" && change "$tree/$3" "\"${2#src/}\"" "\"${file#src/}\"" || { wrong "$1" "$3 does not include $2 once"; return 1; }
+        cp "$tree/$2" "$tree/$file" && { echo "#include \"${file#src/}\"" && cat "$3"; } >"$tree/$3"
     fi
     if ! change "$tree/$file" "$4" "$5"; then
         wrong "$1" "\"$4\" does not stand in $2 exactly once"
