@@ -3,6 +3,7 @@
 the quartile come out as said."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pytest
 import keyfold
 from keyfold.peers import Case, Place, asked, formulas, measure, report, timing
 from keyfold.peers.__main__ import main
-from keyfold.peers.operation import LeftOut, missing
+from keyfold.peers.measure import OPERATIONS
+from keyfold.peers.operation import WIDTH, LeftOut, missing
 from keyfold.peers.place import importable
 
 TINY = {
@@ -54,6 +56,51 @@ def test_rows(tmp_path, op):
         assert row["command"].startswith("python -m keyfold.peers --device cpu") and row["machine"] and row["commit"]
         torch_ran = importable("torch") is not None
         assert ("eager" in row["times_us"]) == torch_ran, row["left_out"]
+
+
+def lacking(row):
+    """What a row of a report ought to say and does not."""
+    shape, times, causal = row.get("shape"), row.get("times_us"), row.get("causal", "absent")
+    sizes = shape.split("x") if isinstance(shape, str) else shape  # linear: outputs x inputs, or all products of a step
+    said = {
+        "op": row.get("op") in OPERATIONS,
+        "shape": shape == "step" or (bool(sizes) and all(int(n) > 0 for n in sizes)),
+        "dtype": row.get("dtype") in WIDTH,
+        "causal": isinstance(causal, bool) and not (causal and row["op"] not in ("attention", "rope_attention")),
+        "times_us": isinstance(times, dict) and times.get("keyfold", 0) > 0 and all(t > 0 for t in times.values()),
+        "ratios": isinstance(row.get("ratios"), dict) and row["ratios"].keys() <= (times or {}).keys() - {"keyfold"},
+        "commit": row.get("commit", "unknown") != "unknown",
+        "machine": bool(row.get("machine")),
+        "command": bool(row.get("command")),
+    }
+    return [name for name, is_there in said.items() if not is_there]
+
+
+def test_the_rows_of_reports_say_what_they_are():
+    reports = sorted((Path(__file__).resolve().parents[2] / "reports").glob("*/peers-*.json"))
+    if not reports:
+        pytest.skip("the reports are not beside the package's tests here")
+    for path in reports:
+        rows = json.loads(path.read_text())
+        assert rows, path.name
+        for row in rows:
+            assert lacking(row) == [], f"{path.name}: {row}"
+
+
+def test_a_row_that_lacks_a_field_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEYFOLD_COMMIT", "0123abc")
+    row = run(tmp_path, "--op", "softmax", "--shape", "3,64", "--dtype", "fp32", "--peers", "numpy")[1][0]
+    assert lacking(row) == []
+    for name in ("op", "shape", "dtype", "causal", "times_us", "ratios", "commit", "machine", "command"):
+        assert name in lacking({key: value for key, value in row.items() if key != name})
+    for name, value in (
+        ("causal", None),
+        ("causal", True),
+        ("shape", [3, 0]),
+        ("shape", []),
+        ("times_us", {"numpy": 1.0}),
+    ):
+        assert name in lacking({**row, name: value}), (name, value)
 
 
 def test_bf16(tmp_path):
@@ -219,5 +266,7 @@ def test_table(place):
 
 
 def test_no_timing(tmp_path):
-    status, rows = run(tmp_path, "--op", "softmax", "--shape", "3,64", "--dtype", "fp32", "--peers", "numpy", "--timing", "none")
+    status, rows = run(
+        tmp_path, "--op", "softmax", "--shape", "3,64", "--dtype", "fp32", "--peers", "numpy", "--timing", "none"
+    )
     assert status == 0 and rows[0]["times_us"] == {} and rows[0]["errors"]["keyfold"] < 1e-5
