@@ -61,7 +61,7 @@ TITLES = {
     "h200/decode-ways.json": ("Ways of merging decode's splits", "Experiments behind docs/03."),
     "h200/decode-variants.json": (
         "Decode's rings, tiles and merges beside each other",
-        "Experiments behind docs/cuda_notes.md; a column is a build of the kernel, or a peer.",
+        "Experiments behind docs/cuda_notes.md; a column is a build of the kernel, or a peer. 275a542+: that commit with what `what` names.",
     ),
     "h200/studies/online_softmax.json": (
         "Study: softmax in Triton",
