@@ -307,7 +307,7 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     if (plan->plain && !decode) plan->plain = choose_tile(op, plan->plain, &plan->split);
     if (plan->plain) plan->general = find_general(device, p, plan->plain);
     plan->merge = kf_cuda_merge;
-    if (!plan->general)
+    if (!plan->plain || !plan->general)
         return kf_fail(KF_UNSUPPORTED, "attention: no kernel for D = %lld, Dv = %lld within %d bytes of shared memory",
                        (long long)n->D, (long long)n->Dv, (int)device->shared_limit);
     // Packed where the queries of the group's heads together need fewer tiles than apart.

@@ -170,7 +170,7 @@ static bool plan_vector(const kf_op *op, linear_plan *plan) {
         plan->shared = plan->row_blocks * kernel->shared + (plan->ways << plan->group_bits) * SUM_BYTES;
         if (plan->shared <= device->shared_limit) break;
     }
-    if (plan->shared > device->shared_limit) return false;
+    if (!kernel || plan->shared > device->shared_limit) return false;
     if (prepare(op, kernel->function, plan->shared) != KF_OK) return false;
     plan->kernel = kernel;
     plan->grid = divide_up(divide_up(plan->octets, 2), 1 << plan->group_bits);
