@@ -157,7 +157,7 @@ typedef struct kf_context_options {
     int32_t threads;    /* 0: as many as the process may run on; fewer where no more can be made */
     kf_device device;   /* {KF_DEVICE_CPU, 0} by default */
     int32_t isa;        /* kf_isa: the highest one to use; one that the CPU lacks is KF_UNSUPPORTED. On CUDA: 0, or a compute capability
-                           times ten (80, 86, 90) to whose features and shared memory the kernels are held */
+                           times ten (80, 86, 89; 90 on such a device) to whose features and shared memory the kernels are held */
     int32_t fixed_split; /* not 0: split length is one constant, so that a sequence's bits do not depend on the batch either, nor kf_linear's of
                             a row on the number of rows (slower on CUDA past eight rows) */
     void *stream;       /* a cudaStream_t on CUDA; NULL on the CPU */

@@ -12,6 +12,46 @@
 
 #include "keyfold.h"
 
+#if KF_HAVE_CUDA
+// Compiled into this test, under other names, for what no device here could say.
+#define kf_backend_cuda tested_backend
+#define kf_cuda_enqueue tested_enqueue
+#include "cuda/backend.c"
+
+static kf_status choose(int isa, int of_device, int *arch) {
+    const kf_context_options options = {.isa = isa};
+    return choose_arch(&options, of_device, arch);
+}
+
+static void a_device_is_held_to_older_architectures(void **state) {
+    (void)state;
+    static const struct {
+        int isa, of_device, arch; // 0: refused
+    } CASES[] = {
+        {0, 75, 0},   {0, 80, 80},  {0, 90, 90}, {0, 100, 100}, {0, 120, 120}, {80, 90, 80},
+        {86, 90, 86}, {90, 90, 90}, {79, 90, 0}, {91, 90, 0},   {90, 89, 0},   {89, 100, 89},
+        {80, 75, 0},  {-1, 90, 0},  {1, 90, 0},  {90, 100, 0},  {90, 120, 0}}; // kernels of 9.0 do not run on newer devices
+    for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
+        int arch = 0;
+        const kf_status status = choose(CASES[c].isa, CASES[c].of_device, &arch);
+        assert_int_equal(status, CASES[c].arch ? KF_OK : KF_UNSUPPORTED);
+        if (status == KF_OK) assert_int_equal(arch, CASES[c].arch);
+    }
+    assert_int_equal(choose(90, 100, &(int){0}), KF_UNSUPPORTED);
+    assert_non_null(strstr(kf_last_error(), "this one has 10.0"));
+}
+
+// What CUDA's guide says that a block may have; an architecture that is not known is bounded by its device's own number.
+static void shared_memory_is_the_architectures(void **state) {
+    (void)state;
+    assert_int_equal(shared_limit_of(80), 163 * 1024);
+    assert_int_equal(shared_limit_of(86), 99 * 1024);
+    assert_int_equal(shared_limit_of(87), 163 * 1024);
+    assert_int_equal(shared_limit_of(89), 99 * 1024);
+    assert_int_equal(shared_limit_of(90), 227 * 1024);
+}
+#endif
+
 static kf_status create(int32_t id, int32_t isa, kf_context **context) {
     kf_context_options options;
     kf_context_options_init(&options);
@@ -74,6 +114,10 @@ int main(void) {
         cmocka_unit_test(a_device_that_is_not_there_is_refused),
         cmocka_unit_test(an_architecture_that_is_not_there_is_refused),
         cmocka_unit_test(rows_of_support_are_whole),
+#if KF_HAVE_CUDA
+        cmocka_unit_test(a_device_is_held_to_older_architectures),
+        cmocka_unit_test(shared_memory_is_the_architectures),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

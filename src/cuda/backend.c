@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { OLDEST_ARCH = 80 };
+enum { OLDEST_ARCH = 80, HOPPER = 90 };
 
 // Shared memory that a block may have, by compute capability: consumer Ampere and Ada have 99 KB. A context that is lowered
 // to such an architecture keeps to it, so that one machine tests the configurations of others.
@@ -61,6 +61,12 @@ static kf_status choose_arch(const kf_context_options *options, int of_device, i
             KF_UNSUPPORTED,
             "context: isa is %d; on this CUDA device 0 or %d (compute capability times ten) to %d are allowed", *arch,
             OLDEST_ARCH, of_device);
+    // A newer device compiles the PTX of compute_80, which has none of Hopper's parts: what relies on them would be wrong.
+    if (*arch == HOPPER && of_device != HOPPER)
+        return kf_fail(
+            KF_UNSUPPORTED,
+            "context: isa is 90; kernels for it run on devices of compute capability 9.0 alone, this one has %d.%d",
+            of_device / 10, of_device % 10);
     return KF_OK;
 }
 
