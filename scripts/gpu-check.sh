@@ -19,7 +19,7 @@
 #   sequences  chains of kernels in every mode of launch, bound anew, and in a graph of the caller's; first calls inside of a capture
 #   devices    where there are two: all on the second one while the first is current; tensors and streams of the other one
 #   memcheck racecheck initcheck synccheck    compute-sanitizer over the smallest case of each kernel, once for each: a kernel is the same
-#              machine code whatever the device is held to; "verify" comes first
+#              machine code whatever the device is held to; racecheck and initcheck also over cases whose loops go round; "verify" comes first
 #   mutants    kernels that are broken on purpose, one line at a time: verify must notice each
 #   python     the Python package's tests that need a device: beside torch's flash backend and eager; where there are two, both devices
 #   model      a model's logits against the CPU's, and what a token's step costs, with random weights in the shapes of three models
@@ -185,21 +185,26 @@ stage_model() {
     return "$status"
 }
 
-# sanitizer TOOL OPTIONS...: the kernels' cases, shared by processes, of which each has neighbours in the list, for they are of the same modules: what
-# a process loads it must instrument first. What the tool finds makes its exit status 99.
+# Where a place in shared memory is used again: there races are, and reads of what has not arrived.
+rounds='^(attention/(decode|prefill|few-tiles|full-lists|head-dims)|linear/[^/]*/(units|wide|many-columns|many-steps)|kv_append/aligned|merge_states/two-parts|rmsnorm/aligned/(4104|16392)|softmax/fixed-split)/'
+
+# sanitizer TOOL PATTERN OPTIONS...: the kernels' cases and those that match, shared by processes, of which each has neighbours in the list, for
+# they are of the same modules: what a process loads it must instrument first. What the tool finds makes its exit status 99.
 sanitizer() {
-    tool=$1
-    shift
+    tool=$1 pattern=$2
+    shift 2
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not installed"; return 77; }
     [ -s "$work/cases-here.txt" ] || { echo "the stage 'verify' comes first"; return 1; }
     rm -f "$work/$tool"-*
-    wanted=$(cat "$work"/cases-*.txt | wc -l)
+    for arch in $architectures; do cp "$work/cases-$arch.txt" "$work/$tool-$arch.cases"; done
+    "$keyfold" verify --list --backend cuda --quick | grep -E "$pattern" | grep -vxFf "$work/cases-here.txt" >>"$work/$tool-here.cases"
+    wanted=$(cat "$work/$tool"-*.cases | wc -l)
     most=$(((wanted + PROCESSES - 1) / PROCESSES)) number=0
     for arch in $architectures; do
-        each=$((($(wc -l <"$work/cases-$arch.txt") + most - 1) / most)) part=0
+        each=$((($(wc -l <"$work/$tool-$arch.cases") + most - 1) / most)) part=0
         while [ "$part" -lt "$each" ]; do
             name=$work/$tool-$arch-$part
-            awk -v part="$part" -v each="$each" 'int((NR - 1) / 4) % each == part' "$work/cases-$arch.txt" >"$name.list"
+            awk -v part="$part" -v each="$each" 'int((NR - 1) / 4) % each == part' "$work/$tool-$arch.cases" >"$name.list"
             # shellcheck disable=SC2046
             CUDA_VISIBLE_DEVICES=$(echo "$devices" | awk -F, -v n="$number" '{ print $(n % NF + 1) }') timeout "$(limit_of "$tool")" \
                 compute-sanitizer --tool "$tool" --error-exitcode 99 "$@" "$keyfold" verify --backend cuda $(held_to "$arch") --quick \
@@ -221,10 +226,10 @@ sanitizer() {
     [ "$cases" -gt 0 ] && [ "$cases" -eq "$wanted" ] && [ "$failed_cases" -eq 0 ] && [ "$bad" -eq 0 ]
 }
 
-stage_memcheck() { sanitizer memcheck --leak-check no; }
-stage_racecheck() { sanitizer racecheck; }
-stage_initcheck() { sanitizer initcheck; }
-stage_synccheck() { sanitizer synccheck; }
+stage_memcheck() { sanitizer memcheck '^$' --leak-check no; }
+stage_racecheck() { sanitizer racecheck "$rounds"; }
+stage_initcheck() { sanitizer initcheck "$rounds"; }
+stage_synccheck() { sanitizer synccheck '^$'; }
 
 stage_mutants() {
     if [ -n "${MUTANTS:-}" ]; then
