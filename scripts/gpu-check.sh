@@ -189,9 +189,10 @@ stage_model() {
 rounds='^(attention/(decode|prefill|few-tiles|full-lists|head-dims)|linear/[^/]*/(units|wide|many-columns|many-steps)|kv_append/aligned|merge_states/two-parts|rmsnorm/aligned/(4104|16392)|softmax/fixed-split)/'
 
 # sanitizer TOOL PATTERN OPTIONS...: the kernels' cases and those that match, shared by processes, of which each has neighbours in the list, for
-# they are of the same modules: what a process loads it must instrument first. What the tool finds makes its exit status 99.
+# they are of the same modules: what a process loads it must instrument first. What the tool finds makes its exit status 99. When the time is up no
+# case is begun any more.
 sanitizer() {
-    tool=$1 pattern=$2
+    tool=$1 pattern=$2 seconds=$(limit_of "$1")
     shift 2
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not installed"; return 77; }
     [ -s "$work/cases-here.txt" ] || { echo "the stage 'verify' comes first"; return 1; }
@@ -206,9 +207,9 @@ sanitizer() {
             name=$work/$tool-$arch-$part
             awk -v part="$part" -v each="$each" 'int((NR - 1) / 4) % each == part' "$work/$tool-$arch.cases" >"$name.list"
             # shellcheck disable=SC2046
-            CUDA_VISIBLE_DEVICES=$(echo "$devices" | awk -F, -v n="$number" '{ print $(n % NF + 1) }') timeout "$(limit_of "$tool")" \
+            CUDA_VISIBLE_DEVICES=$(echo "$devices" | awk -F, -v n="$number" '{ print $(n % NF + 1) }') timeout "$((seconds + 60))" \
                 compute-sanitizer --tool "$tool" --error-exitcode 99 "$@" "$keyfold" verify --backend cuda $(held_to "$arch") --quick \
-                --once --names --times --threads 1 --cases "$name.list" >"$name.txt" 2>&1 || echo "$?" >"$name.status" &
+                --once --names --times --threads 1 --stop-after "$seconds" --cases "$name.list" >"$name.txt" 2>&1 || echo "$?" >"$name.status" &
             part=$((part + 1)) number=$((number + 1))
         done
     done
