@@ -48,7 +48,7 @@ device_names() { nvidia-smi --query-gpu=name --format=csv,noheader; }
 if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
     devices=$CUDA_VISIBLE_DEVICES
 elif [ "$(device_names | sort -u | wc -l)" -eq 1 ]; then
-    devices=$(device_names | awk '{ printf "%s%d", NR > 1 ? "," : "", NR - 1 }')
+    devices=$(device_names | awk '{ printf "%s%d", (NR > 1 ? "," : ""), NR - 1 }')
 else
     devices=0
 fi
