@@ -4,8 +4,10 @@
 #
 #   sh scripts/verify-parts.sh KEYFOLD PROCESSES FOLDER [verify's options]
 #
-# DEVICES, where it is set, is a list like CUDA_VISIBLE_DEVICES of which each process gets one, in turn. FOLDER gets each process's output. A process that a device's fault or a hang ended is followed by another one, which goes on with the next
-# case. Cases that --stop-after left out fail it. The last lines are the cases not run, by reason, and `verify: N cases, M failed`; exit status 0 only if N > 0 and M = 0.
+# DEVICES, where it is set, is a list like CUDA_VISIBLE_DEVICES of which each process gets one, in turn. FOLDER gets each process's output. A
+# process that a device's fault or a hang ended is followed by another one, which goes on with the next case. Cases for which there was not
+# enough memory beside the others run once more at the end, in one process. Cases that --stop-after left out fail it. The last lines are the
+# cases not run, by reason, and `verify: N cases, M failed`; exit status 0 only if N > 0 and M = 0.
 set -u
 [ $# -ge 3 ] || { sed -n '4p' "$0"; exit 2; }
 keyfold=$1 parts=$2 folder=$3
@@ -25,7 +27,7 @@ part() {
     [ -z "${DEVICES:-}" ] || export CUDA_VISIBLE_DEVICES="$(device "$number")"
     while [ "$try" -lt 200 ]; do
         log=$folder/part-$number.$try.txt
-        "$keyfold" verify "$@" --part "$number/$parts" --names ${after:+--after "$after"} >"$log" 2>&1
+        "$keyfold" verify "$@" --names ${after:+--after "$after"} >"$log" 2>&1
         status=$?
         [ "$status" -ge 3 ] || break
         after=$(grep -E '^[a-z_]+/' "$log" | tail -n 1)
@@ -42,12 +44,18 @@ trap 'late=1' TERM INT
 
 number=0
 while [ "$number" -lt "$parts" ]; do
-    part "$number" "$@" &
+    part "$number" "$@" --part "$number/$parts" &
     number=$((number + 1))
 done
 wait
+sed -n 's/^not enough memory: //p' "$folder"/part-*.txt >"$folder/again.list"
+if [ "$late" -eq 0 ] && [ -s "$folder/again.list" ]; then
+    part again "$@" --cases "$folder/again.list" &
+    wait
+fi
 [ "$late" -eq 0 ] || echo "the time was up: cases are missing"
-cat "$folder"/part-*.txt | awk -v late="$late" '
+awk -v late="$late" -v again="$([ ! -e "$folder/part-again.0.txt" ] || echo 1)" '
+    /^not run: .*\(not enough memory\)/ && again && FILENAME !~ /part-again/ { next }
     /^FAILED/ { shown = 3 }
     shown > 0 { print; shown--; next }
     /^keyfold: / { print }
@@ -62,4 +70,4 @@ cat "$folder"/part-*.txt | awk -v late="$late" '
         for (reason in reasons) printf "not run: %d cases %s\n", reasons[reason], reason
         printf "verify: %d cases, %d failed\n", cases, failed
         exit !(cases > 0 && failed == 0 && !late && !("(the time was up)" in reasons))
-    }'
+    }' "$folder"/part-*.txt

@@ -197,6 +197,7 @@ void verify_case(verify_run *run, verify_check *check, const void *row, const ch
 #endif
     if (run->times) printf("time %.2f s %s\n", seconds() - begin, name);
     if (run->pool.exhausted) {
+        if (run->names) printf("not enough memory: %s\n", name);
         good = verify_skip(run, "not enough memory");
     }
     verify_pool_close(&run->pool);
@@ -304,7 +305,7 @@ static const char HELP[] =
     "  --kernels        on cuda: names at the end each kernel that was launched, and the smallest case that does\n"
     "  --limit SECONDS  a case that takes longer has failed, and ends the run (default 0: none)\n"
     "  --stop-after SECONDS   begins no case after that, which fails the run (default 0: none)\n"
-    "  --names          names each case before it runs\n"
+    "  --names          names each case before it runs, and those for which there was not enough memory\n"
     "  --times          says of each case how long it took\n"
     "  --list           names the cases and runs nothing\n\n"
     "Exit status: 0: all passed; 1: a case failed, or none was run; 2: wrong options; 3: a device's fault ended the "
