@@ -359,7 +359,7 @@ typedef struct kf_rmsnorm_args {
     kf_args head;
     const kf_tensor *x;        /* [*, N] float */
     const kf_tensor *residual; /* [*, N] float, optional */
-    const kf_tensor *weight;   /* [N] float, optional (absent: 1) */
+    const kf_tensor *weight;   /* [N] float, optional (absent: 1); on CUDA read early, like kf_linear's W */
     const kf_tensor *y;        /* [*, N] float; may be x itself */
     const kf_tensor *sum;      /* [*, N] float, optional: s; may be residual itself or, where y is not, x itself */
     float eps;                 /* >= 0, finite; init sets 1e-5 */
@@ -472,7 +472,8 @@ typedef struct kf_embedding_args {
    integer products, fp32 sums. Else, and there for bf16 x with K up to 2048 (over a W of few megabytes up to 6144), products of 16-bit parts by
    tensor cores, whose sums of 32 columns (16-bit W with x of its type: of K / 16, at least 128; in cuBLASLt of K) are cut off instead of
    rounded, the rest in fp32. An infinity in a row of x may give NaN in that row of y. W is read before the kernels enqueued before have ended,
-   if these allow it (programmatic dependent launch): W must not be an output of such a kernel.
+   if these allow it (programmatic dependent launch; keyfold's own do): W must not be an output of such a kernel, unless something that is no
+   kernel (a copy, an event's wait) lies between.
    Quantised W that is not packed is packed at each run, in the workspace: right, but at a fraction of the speed. */
 enum { KF_ACTIVATIONS_EXACT = 0, KF_ACTIVATIONS_INT8 = 1 };
 
