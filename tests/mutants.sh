@@ -305,6 +305,12 @@ mutant cuda cuda-masked-tile src/cuda/prefill.cuh \
 mutant cuda cuda-decode-sum src/cuda/decode.cuh \
     'x.d[m][half] += p0 + p1;' 'x.d[m][half] = p0 + p1;' \
     attention/decode src/cuda/decode_64.cu
+mutant cuda cuda-decode-warps src/cuda/decode.cuh \
+    'tile0 = w.lo / KEYS + warp,' 'tile0 = w.lo / KEYS + warp % 4,' \
+    attention/full-lists/plain src/cuda/decode_128.cu
+mutant cuda cuda-merge-gaps src/cuda/merge.cu \
+    'if (state[i].y != 0.0f && column < a.Dv)' 'if (state[i].y == 0.0f && column < a.Dv)' \
+    attention/prefill/chunk
 mutant cuda cuda-split-weight src/cuda/merge.cu \
     'd = fmaf(weight, state[i].y, d);' 'd += state[i].y;' \
     attention/decode

@@ -247,6 +247,38 @@ static void few_tile_cases(verify_run *run) {
     }
 }
 
+// On a device: one unsplit list of up to 16 rows for nearly each multiprocessor (128 to 132, of an H200's 132), and keys enough that it is read
+// by eight warps; ends of tiles, rows that see few keys or none, padded head dims. The general kernel takes two of them.
+static const attention_case FULL_LISTS[] = {
+    {.name = "plain", .H = 132, .Nq = 1, .Nk = 1024, .D = 128},
+    {.name = "groups", .B = 16, .H = 32, .Hkv = 8, .Nq = 1, .Nk = 1100, .D = 128, .flags = CAUSAL, .with = LENGTHS},
+    {.name = "queries", .B = 2, .H = 260, .Hkv = 65, .Nq = 3, .Nk = 1039, .D = 96, .Dv = 72, .flags = CAUSAL},
+    {.name = "16-rows", .B = 5, .H = 416, .Hkv = 26, .Nq = 1, .Nk = 1025, .D = 72, .Dv = 128, .with = SINKS},
+    {.name = "window", .B = 33, .H = 16, .Hkv = 4, .Nq = 1, .Nk = 1200, .D = 80, .flags = CAUSAL | LEFT, .left = 203},
+    {.name = "swapped", .B = 33, .H = 8, .Hkv = 4, .Nq = 2, .Nk = 1030, .D = 88, .layout = VERIFY_SWAPPED},
+    {.name = "positions",
+     .B = 13,
+     .H = 20,
+     .Hkv = 10,
+     .Nq = 2,
+     .Nk = 1050,
+     .D = 80,
+     .flags = CAUSAL,
+     .with = POSITIONS},
+    {.name = "rope-q", .H = 129, .Nq = 1, .Nk = 1033, .D = 72, .flags = KF_ATTENTION_ROPE_Q | CAUSAL},
+    {.name = "rope", .H = 129, .Nq = 1, .Nk = 1033, .D = 72, .flags = ROPE | CAUSAL},
+    {.name = "softcap", .B = 5, .H = 52, .Hkv = 26, .Nq = 1, .Nk = 1040, .D = 80, .softcap = 10},
+};
+
+static void full_list_cases(verify_run *run) {
+    for (int n = 0; run->device && n < COUNT(FULL_LISTS) * COUNT(DTYPES); n++) {
+        attention_case row = FULL_LISTS[n / COUNT(DTYPES)];
+        set_dtypes(&row, &DTYPES[n % COUNT(DTYPES)]);
+        if (row.flags & KF_ATTENTION_ROPE_Q) row.rope.pairing = KF_ROPE_NEOX;
+        verify_case(run, check_attention, &row, "attention/full-lists/%s/%s", row.name, row.q);
+    }
+}
+
 static void mix_cases(verify_run *run) {
     static const char *const NAMES[] = {"decode", "few", "many"};
     static const int64_t DIMS[] = {64, 128, 256};
@@ -506,6 +538,7 @@ void verify_attention(verify_run *run) {
     size_cases(run);
     tile_cases(run);
     few_tile_cases(run);
+    full_list_cases(run);
     mix_cases(run);
     way_cases(run);
     random_cases(run);

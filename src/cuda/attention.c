@@ -20,7 +20,10 @@ enum {
     DECODE_ROWS = 16, // of a KV head, that always go to a decode kernel
     MORE_ROWS = 64, // in 16 bits, where there are KEYS_A_ROW times as many keys: then reading these is what takes time
     KEYS_A_ROW = 32,
-    FEW_TILES = 8,      // times as many multiprocessors
+    FEW_TILES = 8, // times as many multiprocessors
+    // Unsplit lists of so many keys, nearly one for each multiprocessor, are read by eight warps.
+    FULL_KEYS = 1024,
+    FULL_LISTS = 31,    // of 32 multiprocessors: with 120 lists on 132 it is 3 % slower than four warps, with 112 7 %
     FIXED_SPLIT = 1024, // keys of a split where the context asks for one length
     // What a decode's plan goes by, in keys that a block could have read meanwhile (15 ns each): starting a block and writing its state (two
     // rounds of blocks in the place of one took 1.8 to 4.7 us longer at 32/8 heads and 8,192 to 131,072 keys); the merge by a second kernel, and
@@ -275,6 +278,24 @@ static void choose_split(const kf_context *context, int64_t Nk, attention_plan *
     }
 }
 
+// The kernel of more warps in place of plan->plain where nearly each multiprocessor reads one unsplit list and there is much to read. A second
+// round of blocks would find no room beside the first (64 sequences: 0.99 of the speed). A fixed split promises a sequence the same bits in any
+// batch: then nothing is chosen by how many there are.
+static void choose_warps(const kf_op *op, attention_plan *plan) {
+    const kf_attention_problem *p = &op->problem.attention;
+    const kf_cuda_device *device = kf_cuda(op->context);
+    const kf_cuda_attention_kernel *plain = plan->plain;
+    const int64_t blocks = (int64_t)plan->lists * plan->tiles, places = device->multiprocessors;
+    if (plain->kind != KF_CUDA_DECODE || plan->splits > 1 || op->context->info.fixed_split ||
+        p->options.Nk < FULL_KEYS || blocks > places || blocks * 32 < places * FULL_LISTS)
+        return;
+    for (int i = 0; i < TABLES; i++)
+        for (const kf_cuda_attention_kernel *row = tables[i]; row->function; row++)
+            if (row->kind == KF_CUDA_DECODE && !row->general && kernel_fits(row, device, p) && row->D == plain->D &&
+                row->Dv == plain->Dv && row->rows == plain->rows && row->threads > plain->threads)
+                plan->plain = row;
+}
+
 static void cut_rows(const struct kf_attention_options *n, int64_t heads, int64_t tile_rows, attention_plan *plan) {
     plan->heads = (int32_t)heads;
     plan->rows = (int32_t)(heads * n->Nq);
@@ -373,7 +394,7 @@ static kf_status make_plan_here(kf_op *op) {
     if (plan.split)
         plan.splits = (int32_t)divide_up(n->Nk, plan.split), plan.cluster = 1;
     else if (few)
-        choose_split(op->context, n->Nk, &plan);
+        choose_split(op->context, n->Nk, &plan), choose_warps(op, &plan);
     else
         plan.split = INT32_MAX, plan.splits = plan.cluster = 1;
     const int64_t states = (int64_t)plan.lists * plan.rows * plan.splits,
@@ -385,7 +406,8 @@ static kf_status make_plan_here(kf_op *op) {
     const int64_t together = bytes > 0 ? SECTION_BYTES / bytes * lists_per_kv : plan.lists;
     if (!plan.section) plan.section = (int32_t)(together < lists_per_kv ? lists_per_kv : together);
     if (plan.section > plan.lists) plan.section = plan.lists;
-    if (plan.plain->kind == KF_CUDA_PREFILL && plan.splits <= FEW_SPLITS) plan.merge = &kf_cuda_merge[1];
+    if (plan.plain->kind == KF_CUDA_PREFILL) plan.merge = &kf_cuda_merge[plan.splits <= FEW_SPLITS ? 1 : 2];
+    KF_TRY(prepare_kernel(op, plan.plain)); // another one, perhaps, than the split was chosen for
     if (merges_by_kernel(&plan)) KF_TRY(prepare_kernel(op, plan.merge));
     if (plan.rotate) KF_TRY(prepare_kernel(op, plan.rotate));
     op->plan.shared_bytes = workspace_of(&plan, n, states);

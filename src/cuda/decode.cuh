@@ -11,18 +11,21 @@
 //              memory; else one state leaves the block for the merge kernel
 //
 // Bytes: 2 (D + Dv) a key. On their way in one block: WARPS (STAGES - 1) 16 times that; at D = 128 with 4 warps and 3
-// stages 64 KB, where 4.3 TB/s over 132 multiprocessors at a microsecond ask for 33.
+// stages 64 KB, where 4.3 TB/s over 132 multiprocessors at a microsecond ask for 33. Where unsplit lists fill the machine, 8 warps: as one
+// multiprocessor after the other ends, the block of the next kernel asks for its first keys there, and those still at work have 128 KB on their way.
 #ifndef KF_CUDA_DECODE_CUH
 #define KF_CUDA_DECODE_CUH
 
 #include "cuda/attention_rope.cuh"
 #include "cuda/decode_end.cuh"
 
-template <class T_, int D_, int DV_, int TILES_, int WARPS_, int STAGES_, int BLOCKS_, bool GENERAL_> struct kf_decode {
+template <class T_, int D_, int DV_, int TILES_, int WARPS_, int STAGES_, int BLOCKS_, bool GENERAL_, int AHEAD_>
+struct kf_decode {
     using T = T_;
     static constexpr int D = D_, DV = DV_, TILES = TILES_, WARPS = WARPS_, STAGES = STAGES_, BLOCKS = BLOCKS_;
+    static constexpr int AHEAD = AHEAD_;
     static constexpr bool GENERAL = GENERAL_;
-    static constexpr int TILE = 16, ROWS = TILES * TILE, KEYS = 16, THREADS = WARPS * 32;
+    static constexpr int TILE = 16, ROWS = TILES * TILE, KEYS = 16, THREADS = WARPS * 32, LINE = 128;
     // q's fragments stay in registers where these suffice, else they are loaded for every tile.
     static constexpr bool Q_STAYS = TILES * D <= 128;
     static constexpr int Q_FRAGMENTS = Q_STAYS ? D / 16 : 1;
@@ -54,6 +57,30 @@ template <class T_, int D_, int DV_, int TILES_, int WARPS_, int STAGES_, int BL
         for (int i = 0; i < KEYS / STEP; i++) {
             kf_copy16_once(to + kf_swizzle<COLS>(row + i * STEP, chunk), from);
             from += 2 * STEP * stride;
+        }
+    }
+
+    // A tile of keys or values to the L2 cache, by one warp. (A row that begins within a line ends in one that is not asked for.)
+    template <int COLS>
+    static __device__ __forceinline__ void ask(const char *base, int64_t stride, int32_t first, int32_t width,
+                                               int lane) {
+        constexpr int LINES = (2 * COLS + LINE - 1) / LINE;
+#pragma unroll
+        for (int i = lane; i < KEYS * LINES; i += 32) {
+            const int row = i / LINES, at = i % LINES * LINE;
+            if (at < 2 * width) kf_ask(base + 2 * ((int64_t)(first + row) * stride) + at);
+        }
+    }
+
+    // The first AHEAD tiles of a warp.
+    static __device__ __forceinline__ void ask_ahead(const kf_cuda_attention &a, const kf_block &w, int32_t tile0,
+                                                     int lane) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const int32_t first = (tile0 + i * WARPS) * KEYS;
+            if (first < w.lo || first + KEYS > w.hi) continue;
+            ask<D>(kf_keys_at(a, w), a.k_stride[2], first, a.D, lane);
+            ask<DV>(kf_values_at(a, w), a.v_stride[2], first, a.Dv, lane);
         }
     }
 
@@ -183,7 +210,8 @@ template <class T_, int D_, int DV_, int TILES_, int WARPS_, int STAGES_, int BL
         float2 *states = reinterpret_cast<float2 *>(reinterpret_cast<char *>(views) + VIEW_BYTES);
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         const uint32_t ring = kf_shared(rings + warp * RING_BYTES);
-        const kf_block w = kf_decode_begin<THREADS>(a, ROWS, ends);
+        const auto ask = [&](const kf_block &x) { ask_ahead(a, x, x.lo / KEYS + warp, lane); };
+        const kf_block w = kf_decode_begin<THREADS>(a, ROWS, ends, ask);
         const char *const k_base = kf_keys_at(a, w), *const v_base = kf_values_at(a, w);
         const int32_t tile0 = w.lo / KEYS + warp, tiles = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : 0;
         auto load = [&](int32_t t, int stage) {
@@ -278,19 +306,24 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) kf_decode_kernel(const 
     P::run(a);
 }
 
-#define KF_DECODE_ROW(T, TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL)                                           \
+#define KF_DECODE_ROW(T, TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL, AHEAD)                                    \
     {                                                                                                                  \
         KF_CUDA_DECODE, TYPE, 0, D, DV, GENERAL, 16 * TILES, 16, WARPS * 32, BLOCKS,                                   \
-            kf_decode<T, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL>::SHARED, 80,                                    \
-            (const void *)kf_decode_kernel<kf_decode<T, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL>>,                \
+            kf_decode<T, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL, AHEAD>::SHARED, 80,                             \
+            (const void *)kf_decode_kernel<kf_decode<T, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL, AHEAD>>,         \
             "decode, " #WARPS " warps of 16 keys, " #TILES " x 16 rows, D=" #D " Dv=" #DV ", mma.sync m16n8k16"        \
     }
 
 // TILES tiles of 16 rows of q.
 #define KF_DECODE_ROWS(D, DV, TILES, WARPS, STAGES, BLOCKS)                                                            \
-    KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, false),                            \
-        KF_DECODE_ROW(__half, KF_F16, D, DV, TILES, WARPS, STAGES, BLOCKS, false),                                     \
-        KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, true),                         \
-        KF_DECODE_ROW(__half, KF_F16, D, DV, TILES, WARPS, STAGES, BLOCKS, true)
+    KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, false, 0),                         \
+        KF_DECODE_ROW(__half, KF_F16, D, DV, TILES, WARPS, STAGES, BLOCKS, false, 0),                                  \
+        KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, true, 0),                      \
+        KF_DECODE_ROW(__half, KF_F16, D, DV, TILES, WARPS, STAGES, BLOCKS, true, 0)
+
+// For unsplit lists that fill the machine.
+#define KF_DECODE_FULL(D, DV, WARPS, STAGES, AHEAD)                                                                    \
+    KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, 1, WARPS, STAGES, 1, false, AHEAD),                              \
+        KF_DECODE_ROW(__half, KF_F16, D, DV, 1, WARPS, STAGES, 1, false, AHEAD)
 
 #endif

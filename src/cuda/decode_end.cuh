@@ -32,15 +32,19 @@ __device__ __forceinline__ kf_block kf_decode_place(const kf_cuda_attention &a, 
     return kf_block_place(a, (tile * a.splits + split) * a.lists + list, tile_rows);
 }
 
-// The block and its keys, and the wait for the kernel in front: before anything is read from memory, and not earlier.
-template <int THREADS>
-__device__ __forceinline__ kf_block kf_decode_begin(const kf_cuda_attention &a, int tile_rows, int *ends) {
+// The block and its keys, and the wait for the kernel in front: before anything is read from memory, and not earlier. Where a block's keys are
+// known before it, ask(block) may ask the L2 cache for some: that cache sees what the kernel in front still writes.
+template <int THREADS, class Ask>
+__device__ __forceinline__ kf_block kf_decode_begin(const kf_cuda_attention &a, int tile_rows, int *ends, Ask ask) {
     const bool reads = a.key_lengths || a.positions;
     if (reads) kf_wait_for_previous();
     kf_block w = kf_decode_place(a, tile_rows);
     kf_block_set_length(a, w);
     kf_block_range<THREADS>(a, w, ends);
-    if (!reads) kf_wait_for_previous();
+    if (!reads) {
+        ask(w);
+        kf_wait_for_previous();
+    }
     return w;
 }
 

@@ -238,7 +238,7 @@ template <int BYTES_, int D_, int ROWS_, int WARPS_> struct kf_decode_fp32 {
         char *const ring = rings + warp * RING_BYTES;
         float *const p = p_all + warp * P_FLOATS, *const factors = p + KEYS * ROWS;
         const bool is_half = a.kv_type == KF_F16, plain = !kf_is_general(a);
-        const kf_block w = kf_decode_begin<THREADS>(a, ROWS, ends);
+        const kf_block w = kf_decode_begin<THREADS>(a, ROWS, ends, [](const kf_block &) {});
         const char *const k_base = a.k + BYTES * (w.b * a.k_stride[0] + w.kv_head * a.k_stride[1]);
         const char *const v_base = a.v + BYTES * (w.b * a.v_stride[0] + w.kv_head * a.v_stride[1]);
         const int32_t tile0 = w.lo / KEYS + warp, tiles = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : 0;

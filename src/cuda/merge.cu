@@ -10,6 +10,8 @@
 // A lane has four neighbouring columns, of wide rows then four others. BATCH splits of a warp are asked for at once, together with the states.
 // Registers are few on purpose: the next decode's blocks wait for their turn beside this kernel's, and where one finds no room it joins another
 // on a multiprocessor that two of them then share (with 76 registers a decode of 16 splits took a tenth longer).
+//
+// A decode leaves an o of each split. A prefill leaves none where a row sees no key of a split; there the states are read first (GAPS).
 #include "cuda/attention.cuh"
 
 enum { WARPS = 8, COLUMNS = 256, WIDTH = 4, BATCH = 4, BLOCKS = 5 };
@@ -20,6 +22,7 @@ __device__ __forceinline__ float warp_most(float m) {
     return m;
 }
 
+template <bool GAPS>
 __global__ void __launch_bounds__(WARPS * 32, BLOCKS) kf_merge_kernel(const __grid_constant__ kf_cuda_attention a) {
     __shared__ float4 sums[WARPS][COLUMNS / WIDTH];
     __shared__ float sizes[WARPS];
@@ -45,12 +48,17 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) kf_merge_kernel(const __gr
                 state[i] = make_float2(-INFINITY, 0.0f), x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
                 if (s >= a.splits) continue;
                 state[i] = states[s];
-                if (column < a.Dv) x[i] = *reinterpret_cast<const float4 *>(parts + (int64_t)s * a.Dv);
+                if (!GAPS && column < a.Dv) x[i] = *reinterpret_cast<const float4 *>(parts + (int64_t)s * a.Dv);
             }
+            if constexpr (GAPS)
+#pragma unroll
+                for (int i = 0; i < BATCH; i++)
+                    if (state[i].y != 0.0f && column < a.Dv)
+                        x[i] = *reinterpret_cast<const float4 *>(parts + (int64_t)(s0 + i * WARPS) * a.Dv);
             if (s0 == warp && column < 32 * WIDTH) m = warp_most(m);
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
-                if (state[i].y == 0.0f) continue; // no keys: whatever stands in o
+                if (state[i].y == 0.0f) continue; // no keys
                 const float weight = kf_exp2_fast((state[i].x - kf_part_origin(m)) * a.unit);
                 d = fmaf(weight, state[i].y, d);
                 o.x = fmaf(weight, x[i].x, o.x), o.y = fmaf(weight, x[i].y, o.y);
@@ -128,9 +136,11 @@ __global__ void __launch_bounds__(WARPS * 32) kf_merge_rows_kernel(const __grid_
 }
 
 extern "C" const kf_cuda_attention_kernel kf_cuda_merge[] = {
-    {KF_CUDA_MERGE, 0, 0, COLUMNS, COLUMNS, 0, 1, 0, WARPS * 32, BLOCKS, 0, 80, (const void *)kf_merge_kernel,
+    {KF_CUDA_MERGE, 0, 0, COLUMNS, COLUMNS, 0, 1, 0, WARPS * 32, BLOCKS, 0, 80, (const void *)kf_merge_kernel<false>,
      "merge of partial states"},
     {KF_CUDA_MERGE, 0, 0, COLUMNS, COLUMNS, 0, 0, 0, WARPS * 32, 1, 0, 80, (const void *)kf_merge_rows_kernel,
      "merge of partial states, many rows"},
+    {KF_CUDA_MERGE, 0, 0, COLUMNS, COLUMNS, 0, 1, 0, WARPS * 32, BLOCKS, 0, 80, (const void *)kf_merge_kernel<true>,
+     "merge of partial states, some without keys"},
     {},
 };

@@ -96,6 +96,9 @@ template <> __device__ __forceinline__ uint32_t kf_pack<__half>(float low, float
     return both;
 }
 
+// Asks for a line of the L2 cache.
+__device__ __forceinline__ void kf_ask(const char *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 // Programmatic dependent launch (Hopper): the next kernel may take its places once every block has said so; it waits until
 // this one is finished and its writes are seen. Without that launch attribute both do nothing.
 __device__ __forceinline__ void kf_launch_dependents() {
