@@ -263,6 +263,35 @@ static void a_decode_is_cut_and_merged(void **state) {
     kf_op_destroy(op);
 }
 
+// Threads of the kernel that a decode of `lists` lists of one row is planned for.
+static int32_t threads_for(int arch, bool fixed_split, int64_t lists, int64_t keys) {
+    call c;
+    be(arch);
+    context.info.fixed_split = fixed_split;
+    make_call(&c, types[0], 1, lists, lists, 1, keys, 128, 128);
+    kf_op *op = planned(&c);
+    const int32_t threads = plan_of(op)->plain->threads;
+    assert_int_equal(plan_of(op)->general->threads, 128);
+    run_op(op);
+    assert_int_equal(launches[0].shape.threads, threads);
+    kf_op_destroy(op);
+    return threads;
+}
+
+// Eight warps where nearly each of the 132 multiprocessors reads one unsplit list that is long.
+static void full_lists_take_eight_warps(void **state) {
+    (void)state;
+    assert_int_equal(threads_for(90, false, 128, 8192), 256);
+    assert_int_equal(threads_for(90, false, 132, 8192), 256);
+    assert_int_equal(threads_for(90, false, 132, 1024), 256);
+    assert_int_equal(threads_for(90, false, 132, 1023), 128);
+    assert_int_equal(threads_for(90, false, 127, 8192), 128);
+    assert_int_equal(threads_for(90, false, 133, 8192), 128);
+    assert_int_equal(threads_for(90, true, 132, 1024), 128);
+    assert_int_equal(threads_for(86, false, 132, 8192), 128);
+    assert_int_equal(threads_for(80, false, 132, 8192), 128);
+}
+
 // With fixed_split what a sequence's sums are cut into is the same alone and among others.
 static void a_fixed_split_knows_no_batch(void **state) {
     (void)state;
@@ -411,6 +440,7 @@ int main(void) {
         cmocka_unit_test(every_head_dimension_has_kernels_on_every_architecture),
         cmocka_unit_test(work_items_cover_rows_and_keys),
         cmocka_unit_test(a_decode_is_cut_and_merged),
+        cmocka_unit_test(full_lists_take_eight_warps),
         cmocka_unit_test(a_fixed_split_knows_no_batch),
         cmocka_unit_test(additions_take_the_general_kernel),
         cmocka_unit_test(a_plan_holds_nothing_of_tensors),
