@@ -308,6 +308,12 @@ mutant cuda cuda-decode-sum src/cuda/decode.cuh \
 mutant cuda cuda-decode-warps src/cuda/decode.cuh \
     'tile0 = w.lo / KEYS + warp,' 'tile0 = w.lo / KEYS + warp % 4,' \
     attention/full-lists/plain src/cuda/decode_128.cu
+mutant cuda cuda-turn-step src/cuda/decode_turn.cuh \
+    'angle[i] = kf_rope_and(angle[i], step[0]), ' '' \
+    attention/turning/merged src/cuda/decode_turn.cu
+mutant cuda cuda-turn-neighbours src/cuda/decode_turn.cuh \
+    '2 * (c & 3) + (c >> 2 & 1);' '2 * (c & 3) + (c >> 3 & 1);' \
+    attention/turning/cluster-gptj src/cuda/decode_turn.cu
 mutant cuda cuda-merge-gaps src/cuda/merge.cu \
     'if (state[i].y != 0.0f && column < a.Dv)' 'if (state[i].y == 0.0f && column < a.Dv)' \
     attention/prefill/chunk

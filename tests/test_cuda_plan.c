@@ -292,6 +292,51 @@ static void full_lists_take_eight_warps(void **state) {
     assert_int_equal(threads_for(80, false, 132, 8192), 128);
 }
 
+// Whether a decode whose keys turn is launched as the kernel that turns them in registers.
+static bool turns_in_registers(int arch, bool fixed_split, kf_dtype dtype, int64_t heads, int64_t D, int32_t dims,
+                               float softcap) {
+    call c;
+    be(arch);
+    context.info.fixed_split = fixed_split;
+    make_call(&c, dtype, 1, heads, 1, 1, 1000, D, D);
+    c.args.flags = KF_ATTENTION_CAUSAL | KF_ATTENTION_ROPE_Q | KF_ATTENTION_ROPE_K;
+    c.args.rope.pairing = KF_ROPE_NEOX, c.args.rope.dims = dims, c.args.softcap = softcap;
+    kf_op *op = planned(&c);
+    const attention_plan *plan = plan_of(op);
+    run_op(op);
+    bool turns = false;
+    for (const kf_cuda_attention_kernel *row = kf_cuda_decode_turn; row->function; row++)
+        turns |= launches[0].function == row->function;
+    assert_ptr_equal(launches[0].function, turns ? plan->plain->function : plan->general->function);
+    assert_int_equal(launches[0].shape.shared, turns ? plan->plain->shared : plan->general->shared);
+    assert_true(launches[0].argument.unit == (turns ? 1.0f : KF_LOG2E));
+    kf_op_destroy(op);
+    return turns;
+}
+
+static void keys_that_turn_whole_have_kernels(void **state) {
+    (void)state;
+    for (int type = 0; type < 2; type++)
+        for (int64_t D = 64; D <= 128; D += 64) {
+            assert_true(turns_in_registers(90, false, types[type], 4, D, 0, 0));
+            assert_true(turns_in_registers(90, true, types[type], 4, D, 0, 0));
+            assert_true(turns_in_registers(80, false, types[type], 16, D, (int32_t)D, 0));
+            assert_true(turns_in_registers(86, false, types[type], 4, D, 0, 0) == (D == 64)); // 102 KB
+            assert_false(turns_in_registers(90, false, types[type], 4, D, 32, 0));
+            assert_false(turns_in_registers(90, false, types[type], 4, D, 0, 30));
+            assert_true(turns_in_registers(90, false, types[type], 24, D, 0, 0)); // two tiles of 16 rows
+            assert_false(turns_in_registers(90, true, types[type], 24, D, 0, 0)); // one of 32
+            assert_false(turns_in_registers(90, false, types[type], 4, D - 8, 0, 0));
+        }
+    call c;
+    be(90);
+    make_call(&c, types[0], 1, 4, 1, 1, 1000, 128, 128);
+    c.args.flags = KF_ATTENTION_ROPE_Q, c.args.rope.pairing = KF_ROPE_NEOX;
+    kf_op *op = planned(&c);
+    assert_int_equal(plan_of(op)->keys_turn, 0);
+    kf_op_destroy(op);
+}
+
 // With fixed_split what a sequence's sums are cut into is the same alone and among others.
 static void a_fixed_split_knows_no_batch(void **state) {
     (void)state;
@@ -441,6 +486,7 @@ int main(void) {
         cmocka_unit_test(work_items_cover_rows_and_keys),
         cmocka_unit_test(a_decode_is_cut_and_merged),
         cmocka_unit_test(full_lists_take_eight_warps),
+        cmocka_unit_test(keys_that_turn_whole_have_kernels),
         cmocka_unit_test(a_fixed_split_knows_no_batch),
         cmocka_unit_test(additions_take_the_general_kernel),
         cmocka_unit_test(a_plan_holds_nothing_of_tensors),

@@ -279,6 +279,96 @@ static void full_list_cases(verify_run *run) {
     }
 }
 
+// Few rows whose keys turn, all dimensions of them: the kernels of decode_turn.cu, by clusters, by a merge, unsplit; and what must not take them.
+#define TURNS .rope = {.pairing = KF_ROPE_NEOX}
+#define TURNS_NEIGHBOURS .rope = {.pairing = KF_ROPE_GPTJ}
+static const attention_case TURNING[] = {
+    {.name = "cluster", .H = 32, .Hkv = 8, .Nq = 1, .Nk = 1030, .D = 128, .flags = ROPE | CAUSAL, TURNS},
+    {.name = "cluster-gptj", .H = 16, .Hkv = 4, .Nq = 1, .Nk = 1021, .D = 128, .flags = ROPE, TURNS_NEIGHBOURS},
+    {.name = "merged", .H = 8, .Hkv = 2, .Nq = 1, .Nk = 7001, .D = 128, .flags = ROPE | CAUSAL, TURNS},
+    {.name = "merged-gptj", .H = 3, .Hkv = 3, .Nq = 1, .Nk = 5000, .D = 64, .flags = ROPE | CAUSAL, TURNS_NEIGHBOURS},
+    {.name = "unsplit", .B = 50, .H = 12, .Hkv = 6, .Nq = 1, .Nk = 333, .D = 128, .flags = ROPE | CAUSAL, TURNS},
+    {.name = "unsplit-gptj", .B = 70, .H = 4, .Nq = 1, .Nk = 150, .D = 64, .flags = ROPE, TURNS_NEIGHBOURS},
+    {.name = "queries", .H = 8, .Hkv = 2, .Nq = 3, .Nk = 777, .D = 64, .flags = ROPE | CAUSAL, TURNS},
+    {.name = "queries-gptj", .H = 8, .Hkv = 2, .Nq = 4, .Nk = 901, .D = 128, .flags = ROPE | CAUSAL, TURNS_NEIGHBOURS},
+    {.name = "few-keys", .H = 6, .Hkv = 2, .Nq = 2, .Nk = 5, .D = 128, .flags = ROPE | CAUSAL, TURNS},
+    {.name = "lengths",
+     .B = 5,
+     .H = 4,
+     .Hkv = 2,
+     .Nq = 2,
+     .Nk = 611,
+     .D = 128,
+     .flags = ROPE | CAUSAL,
+     .with = LENGTHS,
+     TURNS},
+    {.name = "positions",
+     .B = 3,
+     .H = 4,
+     .Hkv = 2,
+     .Nq = 2,
+     .Nk = 640,
+     .D = 64,
+     .flags = ROPE | CAUSAL,
+     .with = POSITIONS,
+     TURNS},
+    {.name = "position",
+     .B = 3,
+     .H = 4,
+     .Hkv = 2,
+     .Nq = 1,
+     .Nk = 640,
+     .D = 128,
+     .flags = ROPE | CAUSAL,
+     .with = POSITIONS,
+     TURNS_NEIGHBOURS},
+    {.name = "window",
+     .H = 8,
+     .Hkv = 2,
+     .Nq = 2,
+     .Nk = 1500,
+     .D = 128,
+     .flags = ROPE | CAUSAL | LEFT,
+     .left = 333,
+     TURNS},
+    {.name = "16-rows", .H = 32, .Hkv = 2, .Nq = 1, .Nk = 1111, .D = 128, .flags = ROPE | CAUSAL, .with = SINKS, TURNS},
+    {.name = "keys-alone",
+     .H = 8,
+     .Hkv = 2,
+     .Nq = 1,
+     .Nk = 1200,
+     .D = 64,
+     .flags = KF_ATTENTION_ROPE_K | CAUSAL,
+     TURNS},
+    {.name = "narrow-values", .H = 8, .Hkv = 4, .Nq = 1, .Nk = 1200, .D = 128, .Dv = 72, .flags = ROPE | CAUSAL, TURNS},
+    {.name = "yarn",
+     .H = 8,
+     .Hkv = 2,
+     .Nq = 1,
+     .Nk = 2100,
+     .D = 128,
+     .flags = ROPE | CAUSAL,
+     .rope = {.pairing = KF_ROPE_NEOX, .scaling = KF_ROPE_SCALING_YARN, .factor = 16, .original_context = 4096}},
+    {.name = "some-dimensions",
+     .H = 8,
+     .Hkv = 2,
+     .Nq = 1,
+     .Nk = 700,
+     .D = 128,
+     .flags = ROPE | CAUSAL,
+     .rope = {.pairing = KF_ROPE_NEOX, .dims = 64}},
+    {.name = "softcap", .H = 8, .Hkv = 2, .Nq = 1, .Nk = 700, .D = 128, .flags = ROPE | CAUSAL, .softcap = 10, TURNS},
+    {.name = "24-rows", .H = 24, .Nq = 1, .Hkv = 1, .Nk = 1100, .D = 64, .flags = ROPE | CAUSAL, TURNS},
+};
+
+static void turning_cases(verify_run *run) {
+    for (int n = 0; n < COUNT(TURNING) * COUNT(DTYPES); n++) {
+        attention_case row = TURNING[n / COUNT(DTYPES)];
+        set_dtypes(&row, &DTYPES[n % COUNT(DTYPES)]);
+        verify_case(run, check_attention, &row, "attention/turning/%s/%s", row.name, row.q);
+    }
+}
+
 static void mix_cases(verify_run *run) {
     static const char *const NAMES[] = {"decode", "few", "many"};
     static const int64_t DIMS[] = {64, 128, 256};
@@ -539,6 +629,7 @@ void verify_attention(verify_run *run) {
     tile_cases(run);
     few_tile_cases(run);
     full_list_cases(run);
+    turning_cases(run);
     mix_cases(run);
     way_cases(run);
     random_cases(run);

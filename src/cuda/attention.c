@@ -50,6 +50,7 @@ typedef struct attention_plan {
     const kf_cuda_attention_kernel *rotate; // what rotates the keys before; NULL: nothing does
     size_t rotated_at;                      // bytes of the workspace before the rotated keys
     int32_t heads, rows, lists, tiles, section, split, splits, cluster;
+    int32_t keys_turn;   // not 0: `plain` turns them, too
     int64_t part_floats; // of o in the workspace, before the states
     kf_cuda_rope rope;
 } attention_plan;
@@ -63,8 +64,10 @@ static const kf_cuda_attention_kernel *const tables[] = {
     kf_cuda_prefill_64,  kf_cuda_prefill_96,   kf_cuda_prefill_128,        kf_cuda_prefill_192,
     kf_cuda_prefill_256, kf_cuda_prefill_fp32, kf_cuda_decode_64,          kf_cuda_decode_128,
     kf_cuda_decode_256,  kf_cuda_decode_fp32,  kf_cuda_prefill_rotated_64, kf_cuda_prefill_rotated_128,
+    kf_cuda_decode_turn,
 };
-enum { TABLES = sizeof tables / sizeof *tables };
+// choose_turning alone looks into the last one.
+enum { ALL_TABLES = sizeof tables / sizeof *tables, TABLES = ALL_TABLES - 1 };
 
 static int64_t rows_of_kv_head(const struct kf_attention_options *n) { return n->H / n->Hkv * n->Nq; }
 
@@ -296,6 +299,15 @@ static void choose_warps(const kf_op *op, attention_plan *plan) {
                 plan->plain = row;
 }
 
+// A decode's keys turn in `plain`, where there is such a kernel; else in `general`.
+static void choose_turning(const kf_op *op, attention_plan *plan) {
+    const kf_attention_problem *p = &op->problem.attention;
+    if (!plan->rope.k || plan->plain->kind != KF_CUDA_DECODE || plan->rope.dims != p->options.D) return;
+    for (const kf_cuda_attention_kernel *row = kf_cuda_decode_turn; row->function; row++)
+        if (kernel_fits(row, kf_cuda(op->context), p) && row->D == p->options.D && row->rows == plan->plain->rows)
+            plan->plain = row, plan->keys_turn = 1;
+}
+
 static void cut_rows(const struct kf_attention_options *n, int64_t heads, int64_t tile_rows, attention_plan *plan) {
     plan->heads = (int32_t)heads;
     plan->rows = (int32_t)(heads * n->Nq);
@@ -394,7 +406,7 @@ static kf_status make_plan_here(kf_op *op) {
     if (plan.split)
         plan.splits = (int32_t)divide_up(n->Nk, plan.split), plan.cluster = 1;
     else if (few)
-        choose_split(op->context, n->Nk, &plan), choose_warps(op, &plan);
+        choose_split(op->context, n->Nk, &plan), choose_warps(op, &plan), choose_turning(op, &plan);
     else
         plan.split = INT32_MAX, plan.splits = plan.cluster = 1;
     const int64_t states = (int64_t)plan.lists * plan.rows * plan.splits,
@@ -527,8 +539,8 @@ kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
     // Where positions are given, a window's intervals may leave gaps between them: keys that no row sees.
     const bool turned = plan->rotate && rotate_blocks(&op->problem.attention.options) > 0;
     const bool gaps = a.positions && a.window_left != INT64_MAX;
-    const bool general =
-        !a.aligned || a.softcap > 0 || a.alibi_slopes || a.bias || a.mask || a.scale < 0 || gaps || a.rope.k;
+    const bool general = !a.aligned || a.softcap > 0 || a.alibi_slopes || a.bias || a.mask || a.scale < 0 || gaps ||
+                         (a.rope.k && !plan->keys_turn);
     const kf_cuda_attention_kernel *kernel = general ? plan->general : plan->plain;
     a.unit = general || kernel->type == KF_TYPE_F32 ? KF_LOG2E : 1.0f;
     // A prefill fills the machine: blocks that wait for their turn among its last ones cost (1,8,8,2048,64) a fifth.
@@ -550,7 +562,7 @@ kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
 const kf_backend_op kf_cuda_attention_op = {.plan = make_plan};
 
 bool kf_cuda_attention_support(int32_t index, kf_support_row *row) {
-    for (int i = 0; i < TABLES; i++)
+    for (int i = 0; i < ALL_TABLES; i++)
         for (const kf_cuda_attention_kernel *kernel = tables[i]; kernel->function; kernel++) {
             if (kernel->general || index-- > 0) continue;
             row->kind = KF_OP_ATTENTION;

@@ -94,8 +94,8 @@ extern "C" {
 #endif
 extern const kf_cuda_attention_kernel kf_cuda_prefill_64[], kf_cuda_prefill_96[], kf_cuda_prefill_128[],
     kf_cuda_prefill_192[], kf_cuda_prefill_256[], kf_cuda_prefill_fp32[], kf_cuda_decode_64[], kf_cuda_decode_128[],
-    kf_cuda_decode_256[], kf_cuda_decode_fp32[], kf_cuda_prefill_rotated_64[], kf_cuda_prefill_rotated_128[],
-    kf_cuda_rotate_keys[], kf_cuda_merge[];
+    kf_cuda_decode_256[], kf_cuda_decode_fp32[], kf_cuda_decode_turn[], kf_cuda_prefill_rotated_64[],
+    kf_cuda_prefill_rotated_128[], kf_cuda_rotate_keys[], kf_cuda_merge[];
 #ifdef __cplusplus
 }
 #endif

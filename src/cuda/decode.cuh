@@ -16,15 +16,17 @@
 #ifndef KF_CUDA_DECODE_CUH
 #define KF_CUDA_DECODE_CUH
 
-#include "cuda/attention_rope.cuh"
 #include "cuda/decode_end.cuh"
+#include "cuda/decode_turn.cuh"
 
-template <class T_, int D_, int DV_, int TILES_, int WARPS_, int STAGES_, int BLOCKS_, bool GENERAL_, int AHEAD_>
+// TURN: keys of D dimensions that all turn (a.D and a.rope.dims are D).
+template <class T_, int D_, int DV_, int TILES_, int WARPS_, int STAGES_, int BLOCKS_, bool GENERAL_, int AHEAD_,
+          bool TURN_ = false>
 struct kf_decode {
     using T = T_;
     static constexpr int D = D_, DV = DV_, TILES = TILES_, WARPS = WARPS_, STAGES = STAGES_, BLOCKS = BLOCKS_;
     static constexpr int AHEAD = AHEAD_;
-    static constexpr bool GENERAL = GENERAL_;
+    static constexpr bool GENERAL = GENERAL_, TURN = TURN_;
     static constexpr int TILE = 16, ROWS = TILES * TILE, KEYS = 16, THREADS = WARPS * 32, LINE = 128;
     // q's fragments stay in registers where these suffice, else they are loaded for every tile.
     static constexpr bool Q_STAYS = TILES * D <= 128;
@@ -35,7 +37,10 @@ struct kf_decode {
     static constexpr int RING_BYTES = STAGES * STAGE_BYTES, Q_BYTES = ROWS * D * 2, O_BYTES = ROWS * DV * 4;
     static constexpr int VIEW_BYTES = GENERAL ? ROWS * (int)sizeof(kf_logit_row) : 0;
     static constexpr int ROW_BYTES = ROWS * 8 + 16 + VIEW_BYTES + (WARPS + 1) * ROWS * 8;
-    static constexpr int SHARED = Q_BYTES + WARPS * RING_BYTES + ROW_BYTES;
+    using turns = kf_key_turns<T, D>;
+    static constexpr int SHARED = Q_BYTES + WARPS * RING_BYTES + ROW_BYTES + (TURN ? turns::SHARED_BYTES : 0);
+    static_assert(!TURN || (TILES == 1 && !GENERAL && turns::START_BYTES <= STAGE_BYTES), "");
+    static_assert(THREADS * 4 <= (WARPS + 1) * ROWS * 8, "a word of `states` for each thread");
     using ending = kf_decode_end<DV, ROWS, WARPS, RING_BYTES>;
 
     struct state {
@@ -122,6 +127,45 @@ struct kf_decode {
                     for (int e = 0; e < 4; e++) s[m][n][e] += more[m][n][e];
     }
 
+    // s = q k^T of a tile of 16 keys that turn on the way.
+    static __device__ __forceinline__ void products(float (&s)[TILES][2][4], const uint32_t (&q)[TILES][Q_FRAGMENTS][4],
+                                                    turns &walk, const float2 *table, bool split_halves, uint32_t k,
+                                                    int lane) {
+        const int kr = (lane >> 4) * 8 + (lane & 7), kc = lane >> 3 & 1;
+        float more[2][4];
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[0][n][e] = more[n][e] = 0.0f;
+        const auto multiply = [&](int kk, float(&to)[2][4], const uint32_t(&b)[4]) {
+            kf_mma<T>(to[0], q[0][kk], b[0], b[1]);
+            kf_mma<T>(to[1], q[0][kk], b[2], b[3]);
+        };
+        if (split_halves) {
+#pragma unroll
+            for (int kk = 0; kk < D / 32; kk++) {
+                uint32_t b[4], c[4];
+                kf_load_matrix(b, k + kf_swizzle<D>(kr, 2 * kk + kc));
+                kf_load_matrix(c, k + kf_swizzle<D>(kr, 2 * (kk + D / 32) + kc));
+                walk.turn_apart(table, kk, b, c, lane);
+                multiply(kk, s[0], b);
+                multiply(kk + D / 32, more, c);
+            }
+        } else {
+#pragma unroll
+            for (int kk = 0; kk < D / 16; kk++) {
+                uint32_t b[4];
+                kf_load_matrix(b, k + kf_swizzle<D>(kr, 2 * kk + kc));
+                walk.turn_together(table, kk, b, lane);
+                multiply(kk, kk % 2 ? more : s[0], b);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[0][n][e] += more[n][e];
+    }
+
     // Scores into logits, -inf where a row doesn't see a key. Returns which of the lane's keys some row sees: bit 2 n + e.
     static __device__ __forceinline__ uint32_t mask(const kf_cuda_attention &a, float (&s)[TILES][2][4], int32_t first,
                                                     const int2 *keys, const kf_logit_row *views, int lane) {
@@ -156,11 +200,14 @@ struct kf_decode {
     static __device__ __forceinline__ void tile(const kf_cuda_attention &a, const kf_block &w, state &x,
                                                 const uint32_t (&q)[TILES][Q_FRAGMENTS][4], uint32_t q_shared,
                                                 uint32_t k, int32_t first, const int2 *keys, const kf_logit_row *views,
-                                                float c, int lane) {
+                                                float c, turns &walk, const float2 *table, int lane) {
         const int vr = lane & 15, vc = lane >> 4;
         const uint32_t v = k + K_BYTES;
         float s[TILES][2][4], most[TILES][2];
-        products(s, q, q_shared, k, lane);
+        if constexpr (TURN)
+            products(s, q, walk, table, a.rope.split_halves, k, lane);
+        else
+            products(s, q, q_shared, k, lane);
         uint32_t seen = 0;
         const bool whole = first >= w.full_lo && first >= w.lo && first + KEYS <= w.full_hi && first + KEYS <= w.hi;
         if (GENERAL || !whole) seen = mask(a, s, first, keys, views, lane);
@@ -208,9 +255,21 @@ struct kf_decode {
         int *ends = reinterpret_cast<int *>(keys + ROWS);
         kf_logit_row *views = reinterpret_cast<kf_logit_row *>(ends + 4);
         float2 *states = reinterpret_cast<float2 *>(reinterpret_cast<char *>(views) + VIEW_BYTES);
+        float2 *const table = states + (WARPS + 1) * ROWS; // of turns
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
         const uint32_t ring = kf_shared(rings + warp * RING_BYTES);
-        const auto ask = [&](const kf_block &x) { ask_ahead(a, x, x.lo / KEYS + warp, lane); };
+        // The last place of a warp's ring is still empty.
+        turns turning;
+        const auto tables = [&](const kf_block &x) {
+            turns::template prepare<THREADS>(a.rope, table, kf_block_position(a, x, 0), WARPS * KEYS, thread);
+            turning.begin(a.rope, rings + warp * RING_BYTES + (STAGES - 1) * STAGE_BYTES,
+                          (int64_t)(x.lo / KEYS + warp) * KEYS, lane);
+        };
+        const auto ask = [&](const kf_block &x) {
+            ask_ahead(a, x, x.lo / KEYS + warp, lane);
+            if constexpr (TURN) tables(x);
+        };
+        kf_touch_arguments(a, reinterpret_cast<int *>(states) + thread);
         const kf_block w = kf_decode_begin<THREADS>(a, ROWS, ends, ask);
         const char *const k_base = kf_keys_at(a, w), *const v_base = kf_values_at(a, w);
         const int32_t tile0 = w.lo / KEYS + warp, tiles = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : 0;
@@ -241,11 +300,16 @@ struct kf_decode {
             keys[row] = kf_block_row_keys(a, w, row);
             if (GENERAL) views[row] = kf_logit_row_find(a, w, row);
         }
+        if constexpr (TURN)
+            if (a.key_lengths || a.positions) tables(w);
         kf_copy_wait<STAGES - 2>();
         __syncthreads(); // q, keys and views are there
         if (a.rope.q) {
             for (int row = warp; row < w.rows; row += WARPS)
-                kf_rotate_queries<1, true>(a, w, kf_rope_tile<T, D>{memory}, row, lane);
+                if (TURN && a.Nq == 1)
+                    turns::turn_query(a.rope, table, kf_rope_tile<T, D>{memory}, row, lane);
+                else
+                    kf_rotate_queries<1, true>(a, w, kf_rope_tile<T, D>{memory}, row, lane);
             __syncthreads();
         }
         uint32_t q[TILES][Q_FRAGMENTS][4];
@@ -278,7 +342,8 @@ struct kf_decode {
                 walk.template next<KEYS>(a.rope, kf_rope_tile<T, D>{place}, lane);
                 __syncwarp();
             }
-            tile(a, w, x, q, kf_shared(memory), ring + stage * STAGE_BYTES, t * KEYS, keys, views, c, lane);
+            tile(a, w, x, q, kf_shared(memory), ring + stage * STAGE_BYTES, t * KEYS, keys, views, c, turning, table,
+                 lane);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
         kf_copy_wait<0>();
@@ -306,24 +371,31 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) kf_decode_kernel(const 
     P::run(a);
 }
 
-#define KF_DECODE_ROW(T, TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL, AHEAD)                                    \
+// WHAT: "" or what else there is to say of it.
+#define KF_DECODE_ROW(T, TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL, AHEAD, TURN, WHAT)                        \
     {                                                                                                                  \
         KF_CUDA_DECODE, TYPE, 0, D, DV, GENERAL, 16 * TILES, 16, WARPS * 32, BLOCKS,                                   \
-            kf_decode<T, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL, AHEAD>::SHARED, 80,                             \
-            (const void *)kf_decode_kernel<kf_decode<T, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL, AHEAD>>,         \
-            "decode, " #WARPS " warps of 16 keys, " #TILES " x 16 rows, D=" #D " Dv=" #DV ", mma.sync m16n8k16"        \
+            kf_decode<T, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL, AHEAD, TURN>::SHARED, 80,                       \
+            (const void *)kf_decode_kernel<kf_decode<T, D, DV, TILES, WARPS, STAGES, BLOCKS, GENERAL, AHEAD, TURN>>,   \
+            "decode" WHAT ", " #WARPS " warps of 16 keys, " #TILES " x 16 rows, D=" #D " Dv=" #DV                      \
+            ", mma.sync m16n8k16"                                                                                      \
     }
 
 // TILES tiles of 16 rows of q.
 #define KF_DECODE_ROWS(D, DV, TILES, WARPS, STAGES, BLOCKS)                                                            \
-    KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, false, 0),                         \
-        KF_DECODE_ROW(__half, KF_F16, D, DV, TILES, WARPS, STAGES, BLOCKS, false, 0),                                  \
-        KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, true, 0),                      \
-        KF_DECODE_ROW(__half, KF_F16, D, DV, TILES, WARPS, STAGES, BLOCKS, true, 0)
+    KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, false, 0, false, ""),              \
+        KF_DECODE_ROW(__half, KF_F16, D, DV, TILES, WARPS, STAGES, BLOCKS, false, 0, false, ""),                       \
+        KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, TILES, WARPS, STAGES, BLOCKS, true, 0, false, ""),           \
+        KF_DECODE_ROW(__half, KF_F16, D, DV, TILES, WARPS, STAGES, BLOCKS, true, 0, false, "")
 
 // For unsplit lists that fill the machine.
 #define KF_DECODE_FULL(D, DV, WARPS, STAGES, AHEAD)                                                                    \
-    KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, 1, WARPS, STAGES, 1, false, AHEAD),                              \
-        KF_DECODE_ROW(__half, KF_F16, D, DV, 1, WARPS, STAGES, 1, false, AHEAD)
+    KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, DV, 1, WARPS, STAGES, 1, false, AHEAD, false, ""),                   \
+        KF_DECODE_ROW(__half, KF_F16, D, DV, 1, WARPS, STAGES, 1, false, AHEAD, false, "")
+
+// Where keys turn, with all their dimensions.
+#define KF_DECODE_TURN(D, WARPS, STAGES, BLOCKS)                                                                       \
+    KF_DECODE_ROW(__nv_bfloat16, KF_BF16_TYPE, D, D, 1, WARPS, STAGES, BLOCKS, false, 0, true, " of keys that turn"),  \
+        KF_DECODE_ROW(__half, KF_F16, D, D, 1, WARPS, STAGES, BLOCKS, false, 0, true, " of keys that turn")
 
 #endif

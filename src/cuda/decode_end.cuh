@@ -12,7 +12,7 @@
 #ifndef KF_CUDA_DECODE_END_CUH
 #define KF_CUDA_DECODE_END_CUH
 
-#include "cuda/attention.cuh"
+#include "cuda/touch.cuh"
 
 enum { KF_MOST_CLUSTER = 8 };
 

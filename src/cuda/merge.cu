@@ -12,7 +12,7 @@
 // on a multiprocessor that two of them then share (with 76 registers a decode of 16 splits took a tenth longer).
 //
 // A decode leaves an o of each split. A prefill leaves none where a row sees no key of a split; there the states are read first (GAPS).
-#include "cuda/attention.cuh"
+#include "cuda/touch.cuh"
 
 enum { WARPS = 8, COLUMNS = 256, WIDTH = 4, BATCH = 4, BLOCKS = 5 };
 
@@ -30,7 +30,9 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) kf_merge_kernel(const __gr
     const int64_t row = blockIdx.x, first = row * a.splits;
     const float2 *states = reinterpret_cast<const float2 *>(a.part_state) + first;
     kf_launch_dependents();
+    kf_touch_arguments(a, reinterpret_cast<int *>(sums[warp]) + lane);
     kf_wait_for_previous();
+    __syncwarp(); // the touched words are the warp's sums later
     float m = -INFINITY, d = 0.0f;
     for (int s = lane; s < a.splits; s += 32) m = fmaxf(m, states[s].x);
 #pragma unroll 1
