@@ -327,8 +327,17 @@ mutant cuda cuda-softmax-blocks src/cuda/softmax.cu \
     '*d += room.from[rank].y * weight_of(room.from[rank].x, *m);' '*d += room.from[rank].y;' \
     softmax/fixed-split
 mutant cuda cuda-rmsnorm-offset src/cuda/rmsnorm.cu \
-    's[i][e] *= a.weight_offset + w[e];' 's[i][e] *= w[e];' \
+    's[i][e] *= weight_offset + w[e];' 's[i][e] *= w[e];' \
     rmsnorm/aligned-gemma
+mutant cuda cuda-rmsnorm-warps src/cuda/rows.cuh \
+    'third = OP::of(OP::of(a.z, c.z), OP::of(b.z, d.z))' 'third = OP::of(a.z, c.z)' \
+    rmsnorm/aligned src/cuda/rmsnorm.cu
+mutant cuda cuda-rmsnorm-chunk src/cuda/rmsnorm.cu \
+    'kf_chunk_load(residual + i * stride)' 'kf_chunk_load(residual)' \
+    rmsnorm/aligned
+mutant cuda cuda-rmsnorm-half src/cuda/rmsnorm.cu \
+    '(i * stride >> half_y())' '(i * stride >> 2 * half_y())' \
+    rmsnorm/narrow-y
 mutant cuda cuda-swiglu-sign src/cuda/swiglu.cu \
     '(gate >= 0.0f ? s : t * s)' '(gate >= 0.0f ? s : s)' \
     swiglu/separate

@@ -148,6 +148,12 @@ void verify_rmsnorm(verify_run *run) {
             set_dtypes(&row, DTYPES[d], DTYPES[d]);
             verify_case(run, check_rmsnorm, &row, "rmsnorm/aligned-gemma/%lld/%s", (long long)row.n, row.x);
         }
+        for (int n = 0; d > 0 && n < COUNT(ALIGNED); n += 2) { // y alone is of 16 bits
+            rmsnorm_case row = {.rows = {1, 3}, .n = ALIGNED[n], .residual = true, .sum = "x", .weight = "x"};
+            row.cast = (n / 2 + d) % 3, row.eps = 1e-6f;
+            set_dtypes(&row, "fp32", DTYPES[d]);
+            verify_case(run, check_rmsnorm, &row, "rmsnorm/narrow-y/%lld/%s", (long long)row.n, row.y);
+        }
         for (int n = 0; n < COUNT(MIXED); n++) {
             rmsnorm_case row = {
                 .rows = {1, 3}, .n = MIXED[n], .residual = true, .sum = d ? "fp32" : "bf16", .weight = "x"};
