@@ -258,6 +258,11 @@ def test_absent_peers_are_named_with_their_reason(place, monkeypatch, capsys):
     assert asked.absent(2 * rows) == ["without fa4: 4 cases: why"]
 
 
+def test_nodes_of_every_process():
+    rows = [{"node_us": 1.172}, {"node_us": 0.991}, {"node_us": 1.172}, {}]
+    assert asked.nodes(rows)[0].endswith(": 0.991, 1.172 us") and asked.nodes([{}]) == []
+
+
 def test_table(place):
     row = measure(Case("softmax", (3, 64), "fp32"), place, peers=["numpy"], count=2)
     head, line, case, _ = report.table([row])

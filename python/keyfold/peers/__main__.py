@@ -223,7 +223,7 @@ def print_asked(folder: Path) -> int:
     lines = asked.table(rows) + asked.linear_table(linear)
     print("\n".join(lines))
     print(f"asked: {asked.summary(lines)}")
-    print("\n".join(asked.absent(rows)))
+    print("\n".join(asked.absent(rows) + asked.nodes(rows)))
     return 0
 
 

@@ -182,6 +182,14 @@ def absent(rows: list[Row]) -> list[str]:
     ]
 
 
+def nodes(rows: list[Row]) -> list[str]:
+    """timing.ceilings' last, of every process that measured: where they are not the same, short times are not either."""
+    times = sorted({row["node_us"] for row in rows if "node_us" in row})
+    if not times:
+        return []
+    return [f"a graph's node that does nothing, without dependent launch: {', '.join(map(str, times))} us"]
+
+
 def read_reports(folder: Path) -> tuple[list[Row], list[Any]]:
     rows: list[Row] = []
     for name in REPORTS:

@@ -141,19 +141,24 @@ def lower_quartile(values: list[float]) -> float:
 
 
 def ceilings(place: Place) -> dict[str, float]:
-    """What the device reaches in this process: a copy, bytes read and written; a product of bf16."""
+    """What the device reaches in this process: a copy, bytes read and written; a product of bf16; how far apart a graph's
+    nodes are that do nothing and have no dependent launch. The last is another one from machine to machine, and a part of
+    each short time."""
     torch = place.torch
     if place.device != "cuda":
         return {}
     a, b = (torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(2))
     x, y = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    torch.cuda._sleep(0)  # loads its kernel, which a capture may not
     timer = Timer(place)
     pieces = {
         "copy": timer.by_stream(Rotation([lambda: b.copy_(a)]), 4),
         "product": timer.by_stream(Rotation([lambda: x @ y]), 4),
+        "node": timer.by_graph([lambda: torch.cuda._sleep(0)], GRAPH_NODES),
     }
     found = {name: statistics.median(times) for name, times in rounds(pieces, 5).items()}
     return {
         "copy_TB_s": round(2 * (1 << 30) / found["copy"] / 1e6, 3),
         "product_TFLOP_s": round(2 * 8192**3 / found["product"] / 1e6, 1),
+        "node_us": round(found["node"], 3),
     }
