@@ -161,6 +161,23 @@ def test_bad_options(tmp_path, options, said):
         run(tmp_path, *options)
 
 
+def test_a_result_is_kept_until_its_set_comes_again():
+    class Output:
+        alive = 0
+
+        def __init__(self):
+            Output.alive += 1
+
+        def __del__(self):
+            Output.alive -= 1
+
+    rotation = timing.Rotation([Output, Output, Output])
+    rotation.run(2)
+    assert Output.alive == 2
+    rotation.run(5)
+    assert Output.alive == 3
+
+
 def test_rotation_goes_round():
     seen = []
     rotation = timing.Rotation([lambda n=n: seen.append(n) for n in range(3)])

@@ -30,16 +30,19 @@ Piece = Callable[[], float]  # runs once; us a call
 
 
 class Rotation:
-    """An implementation's calls, one a set of inputs, from one piece to the next in a ring."""
+    """An implementation's calls, one a set of inputs, from one piece to the next in a ring. What a call returned is kept
+    until its set comes again: torch's allocator would give all calls of a peer the same output, which stays in the cache,
+    while keyfold's go through the sets as the inputs do."""
 
     def __init__(self, calls: list[Call]) -> None:
         self.calls = calls
+        self.results: list[Any] = [None] * len(calls)
         self.place = 0
 
     def run(self, count: int) -> None:
-        calls, place = self.calls, self.place
+        calls, results, place = self.calls, self.results, self.place
         for _ in range(count):
-            calls[place]()
+            results[place] = calls[place]()
             place = place + 1 if place + 1 < len(calls) else 0
         self.place = place
 
@@ -101,11 +104,10 @@ class Timer:
     def by_graph(self, calls: list[Call], passes: int) -> Piece:
         torch = self.place.torch
         graph = torch.cuda.CUDAGraph()
+        rotation = Rotation(calls)
         self.place.finish()
         with torch.cuda.graph(graph, stream=self.place.stream):
-            for _ in range(passes):
-                for call in calls:
-                    call()
+            rotation.run(passes * len(calls))
 
         def run() -> float:
             graph.replay()
