@@ -80,17 +80,6 @@ __device__ __forceinline__ float find_inverse(const kf_cuda_rmsnorm &a, const kf
 
 // -------------------------------------------------------------------------------------------------- rows of one dtype, by chunks
 
-// To global memory: of an address held in a register the compiler does not know that any more.
-__device__ __forceinline__ void store(char *at, const uint4 &raw) {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(raw.x), "r"(raw.y), "r"(raw.z), "r"(raw.w)
-                 : "memory");
-}
-__device__ __forceinline__ void store(char *at, const uint2 &raw) {
-    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(raw.x), "r"(raw.y) : "memory");
-}
-
-enum { LINE_THREADS = 8 }; // that have the chunks of a line of L2
-
 // What is done to a row.
 enum { ADD_RESIDUAL = 1, STORE_SUM = 2, MULTIPLY = 4, ROUND_SUM = 8, ROUND_SCALED = 16, HALF_Y = 32, BFLOAT_Y = 64 };
 
@@ -135,7 +124,7 @@ template <int TYPE, int CHUNKS> struct chunks {
             if (!has(i)) continue;
             if (todo & MULTIPLY) weight[i] = __ldg(reinterpret_cast<const uint4 *>(a.weight + at + i * stride));
             // Allowed here, whoever writes them: nothing is read yet, and L2 is where it is written to.
-            if (p.thread % LINE_THREADS) continue;
+            if (p.thread % KF_ROWS_LINE) continue;
             kf_ask(x + i * stride);
             if (todo & ADD_RESIDUAL) kf_ask(residual + i * stride);
         }
@@ -170,7 +159,7 @@ template <int TYPE, int CHUNKS> struct chunks {
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
             const uint4 packed = kf_chunk_pack<TYPE>(s[i]);
-            if ((todo & STORE_SUM) && has(i)) store(sum + i * stride, packed);
+            if ((todo & STORE_SUM) && has(i)) kf_global_store(sum + i * stride, packed);
             if (todo & ROUND_SUM) kf_chunk_unpack<TYPE>(packed, s[i]);
         }
     }
@@ -194,11 +183,11 @@ template <int TYPE, int CHUNKS> struct chunks {
 
     __device__ __forceinline__ void store_chunk(char *at, const float (&v)[STEP]) const {
         if (TYPE == KF_ROW_F32 && (todo & HALF_Y))
-            store(at, make_uint2(kf_pack<__half>(v[0], v[1]), kf_pack<__half>(v[2], v[3])));
+            kf_global_store(at, make_uint2(kf_pack<__half>(v[0], v[1]), kf_pack<__half>(v[2], v[3])));
         else if (TYPE == KF_ROW_F32 && (todo & BFLOAT_Y))
-            store(at, make_uint2(kf_pack<__nv_bfloat16>(v[0], v[1]), kf_pack<__nv_bfloat16>(v[2], v[3])));
+            kf_global_store(at, make_uint2(kf_pack<__nv_bfloat16>(v[0], v[1]), kf_pack<__nv_bfloat16>(v[2], v[3])));
         else
-            store(at, kf_chunk_pack<TYPE>(v));
+            kf_global_store(at, kf_chunk_pack<TYPE>(v));
     }
 };
 

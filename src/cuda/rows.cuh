@@ -89,6 +89,17 @@ template <class T> __device__ __forceinline__ void kf_hold(T &x) {
 }
 __device__ __forceinline__ void kf_hold(float &x) { asm volatile("" : "+f"(x)); }
 
+// To global memory: of an address held in a register the compiler does not know that any more.
+__device__ __forceinline__ void kf_global_store(char *at, const uint4 &raw) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(raw.x), "r"(raw.y), "r"(raw.z), "r"(raw.w)
+                 : "memory");
+}
+__device__ __forceinline__ void kf_global_store(char *at, const uint2 &raw) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(raw.x), "r"(raw.y) : "memory");
+}
+
+enum { KF_ROWS_LINE = 8 }; // chunks of a line of the L2 cache
+
 // A piece: 8 elements of any dtype, for kernels whose dtypes are arguments.
 enum { KF_ROWS_PIECE = 8 };
 
