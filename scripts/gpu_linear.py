@@ -20,7 +20,7 @@ import sys
 import torch
 
 P, I64, I32, U32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_uint32
-LAYOUT, HEADER = 0x4B460001, 128  # of packed weights; src/cuda/fragments.h
+LAYOUT, HEADER = 0x4B460002, 128  # of packed weights; src/cuda/fragments.h
 
 
 class Tensor(ctypes.Structure):

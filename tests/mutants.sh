@@ -405,7 +405,7 @@ mutant cuda cuda-direct-end src/cuda/linear_direct.cuh \
     'if (i == 0) piece[0] = piece[1];' '' \
     linear/q4_0 src/cuda/linear_vector_q4.cu
 mutant cuda cuda-direct-rows src/cuda/linear_direct.cuh \
-    'min(lane, (T - 1) * 4 + (lane & 3))' '(lane & 3)' \
+    'return min(lane, (T - 1) * 4 + (lane & 3));' 'return lane & 3;' \
     linear/q4_0 src/cuda/linear_vector_q4.cu
 mutant cuda cuda-direct-later-rows src/cuda/linear_direct.cuh \
     'row += AHEAD, from += AHEAD * row_bytes,' 'row += AHEAD,' \
@@ -417,10 +417,10 @@ mutant cuda cuda-direct-elements src/cuda/linear_direct.cuh \
     '(i >> 2) * 8 + (i & 1) * 4 + (i & 2)' '(i >> 2) * 8 + (i & 3) * 2' \
     linear/q4_0 src/cuda/linear_vector_q4.cu
 mutant cuda cuda-direct-minimum src/cuda/linear_direct.cuh \
-    'sums[i] = scale * (' 'sums[i] = block == 7 ? 0.0f : scale * (' \
+    'ROWS == 1 ? 1 : (int)KF_UNIT_BLOCKS' 'ROWS == 1 ? 1 : KF_UNIT_BLOCKS - 1' \
     linear/q4_1 src/cuda/linear_vector_q4.cu
 mutant cuda cuda-direct-one-minimum src/cuda/linear_direct.cuh \
-    'sums[lane >> 2] = scale * sum;' 'sums[lane >> 2] = lane > 27 ? 0.0f : scale * sum;' \
+    'kf_mma_step<__nv_bfloat16>(sum, ones, 1, x);' '' \
     linear/q4_1/units src/cuda/linear_vector_q4.cu
 mutant cuda cuda-direct-one-row src/cuda/linear_direct.cuh \
     'if (p.there && !a.x_aligned)' 'if (false)' \
@@ -429,7 +429,7 @@ mutant cuda cuda-wide-warps src/cuda/linear_wide.cuh \
     'w < KF_WIDE_WARPS;' 'w < KF_WIDE_WARPS - PARTS;' \
     linear/q4_0/wide src/cuda/linear_vector_q4.cu
 mutant cuda cuda-wide-minimum src/cuda/linear_wide.cuh \
-    '<ROWS>(beside, quad * 4 + j, lane)' '<ROWS>(beside, j, lane)' \
+    '(beside, quad * 4 + k, lane)' '(beside, k, lane)' \
     linear/q4_1/wide src/cuda/linear_vector_q4.cu
 mutant cuda cuda-wide-high src/cuda/linear_wide.cuh \
     'at & 0x00f000f0u' 'at & 0x007000f0u' \
@@ -440,6 +440,30 @@ mutant cuda cuda-many-last src/cuda/linear_many.cuh \
 mutant cuda cuda-many-ahead src/cuda/linear_many.cuh \
     'ahead += gridDim.x * 2 * a.octet_bytes;' 'ahead += gridDim.x * a.octet_bytes;' \
     linear/q4_0/wide src/cuda/linear_vector_q4.cu
+mutant cuda cuda-one-column src/cuda/linear_one.cuh \
+    '(lane & 3) == j / 2' '(lane & 3) == (j + 1) / 2' \
+    linear/q4_0/wide src/cuda/linear_vector_q4.cu
+mutant cuda cuda-one-minimum src/cuda/linear_one.cuh \
+    'x.sum[0] = sum.x, x.sum[1] = sum.y;' 'x.sum[0] = sum.y, x.sum[1] = sum.x;' \
+    linear/q4_1/wide src/cuda/linear_vector_q4.cu
+mutant cuda cuda-one-scales src/cuda/linear_one.cuh \
+    't < 2 ? y & 0x3f3fu' 't < 3 ? y & 0x3f3fu' \
+    linear/q4_k/wide src/cuda/linear_vector_q4.cu
+mutant cuda cuda-one-end src/cuda/linear_one.cuh \
+    'next >= whole && next < pairs' 'next > whole && next < pairs' \
+    linear/q4_0/wide src/cuda/linear_vector_q4.cu
+mutant cuda cuda-one-pairs src/cuda/linear_one.cuh \
+    '(first + (i >> 4) * gridDim.x)' '(first + (i >> 4))' \
+    linear/q4_0/wide src/cuda/linear_vector_q4.cu
+mutant cuda cuda-codes-five src/cuda/linear.cuh \
+    'more >> 5 * (j - 1)' 'more >> 5 * (j & 1)' \
+    linear/q5_0 src/cuda/linear_vector_q5.cu
+mutant cuda cuda-codes-five-first src/cuda/linear.cuh \
+    'more >> 11 & 0x00100010u' 'more >> 11 & 0x00100000u' \
+    linear/q5_0 src/cuda/linear_vector_q5.cu
+mutant cuda cuda-codes-six src/cuda/linear.cuh \
+    '8 + 2 * (j & 1)' '8' \
+    linear/q6_k src/cuda/linear_vector_q8.cu
 mutant cuda cuda-linear-ring src/cuda/linear_stream.cuh \
     'if (++slot == a.ring) slot = 0;' 'if (++slot > a.ring) slot = 0;' \
     linear/bf16 src/cuda/linear_stream_dense.cu

@@ -41,15 +41,24 @@ static int read_code(int type, const uint8_t *unit, int rows, int blocks, int j,
         const uint8_t *at = full ? unit + j / 2 * rows * 64 + lane * 16 + j % 2 * 8 : unit + (j * rows * 4 + lane) * 8;
         return at[i];
     }
-    const uint8_t *at = full ? unit + j / 4 * rows * 64 + lane * 16 + j % 4 * 4 : unit + (j * rows * 4 + lane) * 4;
     const uint8_t *upper = unit + rows * 16 * blocks;
-    int code = at[i % 4] >> (i < 4 ? 0 : 4) & 15;
-    if (bits == 5 && full)
-        code |= (int)(word_at(upper + lane * 8 + j / 4 * 4) >> (4 * (j % 4) + pair + 16 * second) & 1) << 4;
-    if (bits == 5 && !full) code |= (upper[j * rows * 4 + lane] >> (pair + 4 * second) & 1) << 4;
-    if (bits == 6)
-        code |= (int)(word_at(upper + lane * 16 + j / 2 * 4) >> (2 * (4 * (j % 2) + pair) + 16 * second) & 3) << 4;
-    return code;
+    if (full && bits > 4) { // codes lie whole in the words of a four of blocks
+        uint32_t word[6];
+        const int of = j % 4, more = bits - 4;
+        for (int w = 0; w < 4; w++) word[w] = word_at(unit + j / 4 * rows * 64 + lane * 16 + w * 4) >> 16 * second;
+        for (int w = 0; w < more; w++)
+            word[4 + w] = word_at(upper + ((lane * 2 + j / 4) * more + w) * 4) >> 16 * second;
+        if (pair < 8 - bits) return word[of] >> bits * pair & ((1 << bits) - 1);
+        if (bits == 6 && pair == 2) return word[4 + of / 2] >> 6 * (of % 2) & 63;
+        if (bits == 6) return (word[of] >> 12 & 15) | (word[4 + of / 2] >> (12 + 2 * (of % 2)) & 3) << 4;
+        if (of > 0) return word[4] >> 5 * (of - 1) & 31;
+        int code = 0;
+        for (int b = 0; b < 5; b++) code |= (int)(word[b] >> 15 & 1) << b;
+        return code;
+    }
+    const uint8_t *at = full ? unit + j / 4 * rows * 64 + lane * 16 + j % 4 * 4 : unit + (j * rows * 4 + lane) * 4;
+    const int code = at[i % 4] >> (i < 4 ? 0 : 4) & 15;
+    return bits == 5 ? code | (upper[j * rows * 4 + lane] >> (pair + 4 * second) & 1) << 4 : code;
 }
 
 static void check_scales(int type, const uint8_t *row, const uint8_t *unit, int rows, int blocks, int g) {

@@ -264,6 +264,22 @@ static void products_are_too(void **state) {
                                 }
 }
 
+static void weights_packed_by_an_older_version_are_refused(void **state) {
+    (void)state;
+    be(90, false);
+    kf_weight weight = {.type = KF_WEIGHT_Q6_K, .rows = 8, .cols = 256, .data = address(9), .bytes = 4096};
+    weight.packed = KF_FRAGMENTS_LAYOUT - 1, weight.device = context.info.device;
+    kf_linear_args a;
+    kf_linear_args_init(&a);
+    a.x = tensor(0, types[0], 2, 1, 256, 0, 0), a.y = tensor(1, types[0], 2, 1, 8, 0, 0), a.weight = &weight;
+    kf_op *op = NULL;
+    assert_int_equal(kf_op_create(&context, &a.head, &op), KF_INVALID_ARGUMENT);
+    assert_non_null(strstr(kf_last_error(), "weight.packed is"));
+    weight.packed = KF_FRAGMENTS_LAYOUT;
+    assert_int_equal(kf_op_create(&context, &a.head, &op), KF_OK);
+    kf_op_destroy(op);
+}
+
 static void embeddings_are_too(void **state) {
     (void)state;
     const kf_dtype int32 = KF_INT32;
@@ -293,6 +309,7 @@ int main(void) {
         cmocka_unit_test(every_row_kernel_is_one_that_a_device_takes),
         cmocka_unit_test(rope_and_append_are_too),
         cmocka_unit_test(products_are_too),
+        cmocka_unit_test(weights_packed_by_an_older_version_are_refused),
         cmocka_unit_test(embeddings_are_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,18 +11,23 @@
 // Lane 4 g + t holds, of row g and of a block of 32, the columns 4t .. 4t+3 (first half) and 16+4t .. 16+4t+3 (second half):
 //
 //     codes     4 low bits: a word, byte i = first half's code i | second half's code i << 4: word t of Q4_0's 16 nibble bytes
+//               (5 and 6 bits, b = 8: see upper)
 //               8 bits (Q8_0): two words, int8 as in the file
 //               b = 8: pieces of 16 bytes a lane, [piece][lane], a piece holding 4 blocks (8 bits: 2); else [block][lane]
-//     upper     pairs p of a block: columns (0,2), (1,3) of the first half, (0,2), (1,3) of the second
-//               5 bits: b = 8: 8 bytes a lane, word j/4; bit 4 (j%4) + p: the pair's first, 16 bits higher its second
-//                       else a byte a lane, [block][lane]: bit p the first, bit 4 + p the second
-//               6 bits: 16 bytes a lane, word j/2; bits 2 (4 (j%2) + p) and 16 above
+//     upper     5 bits, b < 8: a byte a lane, [block][lane]. Pairs p of a block are columns (0,2), (1,3) of the first half, (0,2), (1,3) of
+//               the second; bit p: the first's fifth, bit 4 + p: the second's
+//               5 and 6 bits, b = 8: 4 (6 bits: 8) bytes a lane and four of blocks, [lane][four]. Behind the four words of codes these are word
+//               4 (4 and 5), and codes lie in them whole: a pair's first in the lower half of a word, its second in the upper. Block j of the
+//               four has
+//                   5 bits: pairs 0..2 at bits 0, 5, 10 of word j; pair 3 at bit 5 (j-1) of word 4; of block 0 bit i of it is bit 15 of word i
+//                   6 bits: pairs 0, 1 at bits 0, 6 of word j; pair 2 at bit 6 (j%2) of word 4 + j/2; of pair 3 the lower four bits at bit 12
+//                           of word j, the upper two at bit 12 + 2 (j%2) of word 4 + j/2
 //     scales    fp16 d, b = 8: 16 bytes a row; else [block][row];   minima m the same
 //               Q4_K, Q5_K: the file's d, dmin and twelve bytes, 16 a row;   Q6_K: 16 int8 a row, then d [row]
 //
-// So a lane's word masked with 0x000f000f is two codes of a fragment's register, its two halves are the registers of an int8 fragment
-// (m16n8k32), and all reads are of 16 bytes a lane, neighbours side by side. Bytes: the source's; the rounding costs at most 14 a unit in
-// an octet that is not full.
+// So a lane's word, shifted and masked, is two codes of a fragment's register; of four bits its two halves are the registers of an int8
+// fragment (m16n8k32). Reads of codes are of 16 bytes a lane, neighbours side by side. Bytes: the source's; the rounding costs at most 14 a
+// unit in an octet that is not full.
 //
 // Used by packing on the host (linear_pack.c) and on the device (linear_prepare.cu), and by the kernels that read it.
 #ifndef KF_CUDA_FRAGMENTS_H
@@ -35,8 +40,8 @@ enum {
     KF_UNIT_BLOCKS = 8,        // blocks of 32 columns in a unit
     KF_UNIT_COLUMNS = 256,     //
     KF_FRAGMENTS_HEADER = 128, // bytes
-    KF_FRAGMENTS_VERSION = 1,
-    KF_FRAGMENTS_LAYOUT = 0x4b460001, // what kf_weight.packed is: this layout
+    KF_FRAGMENTS_VERSION = 2,
+    KF_FRAGMENTS_LAYOUT = 0x4b460002, // what kf_weight.packed is: this layout
     KF_FRAGMENTS_ALIGNMENT = 16
 };
 
@@ -111,38 +116,58 @@ KF_HD void kf_pack_word(uint8_t *to, uint32_t word) {
     for (int i = 0; i < 4; i++) to[i] = (uint8_t)(word >> 8 * i);
 }
 
+// Puts pair p of block j of four, two codes of 5 or 6 bits, into their words.
+KF_HD void kf_pack_pair(int bits, uint32_t *word, int j, int p, uint32_t pair) {
+    if (p < 8 - bits) {
+        word[j] |= pair << bits * p;
+    } else if (bits == 6 && p == 2) {
+        word[4 + j / 2] |= pair << 6 * (j % 2);
+    } else if (bits == 6) {
+        word[j] |= (pair & 0x000f000fu) << 12;
+        word[4 + j / 2] |= (pair >> 4 & 0x00030003u) << (12 + 2 * (j % 2));
+    } else if (j > 0) {
+        word[4] |= pair << 5 * (j - 1);
+    } else {
+        for (int i = 0; i < 5; i++) word[i] |= (pair >> i & 0x00010001u) << 15;
+    }
+}
+
+// Four whole blocks of 5 or 6 bits.
+KF_HD void kf_pack_four(int type, const uint8_t *row, int rows, int quad, int t, int lane, uint8_t *unit) {
+    const int bits = kf_block_code_bits(type), upper = bits - 4; // words
+    uint32_t word[6] = {0, 0, 0, 0, 0, 0};
+    for (int q = 0; q < 16; q++) {
+        const int j = 4 * quad + q / 4, k = q % 4 / 2 * 16 + 4 * t + q % 2;
+        const int first = kf_unit_code(type, row, j, k), second = kf_unit_code(type, row, j, k + 2);
+        kf_pack_pair(bits, word, q / 4, q % 4, (uint32_t)first | (uint32_t)second << 16);
+    }
+    uint8_t *low = unit + kf_unit_codes(type, rows, KF_UNIT_BLOCKS, 4 * quad, lane);
+    uint8_t *high = unit + kf_unit_upper(type, rows, KF_UNIT_BLOCKS) + (2 * lane + quad) * upper * 4;
+    for (int i = 0; i < 4 + upper; i++) kf_pack_word(i < 4 ? low + 4 * i : high + 4 * (i - 4), word[i]);
+}
+
 // What lane 4 g + t of a unit holds, from row g of the file.
 KF_HD void kf_pack_lane(int type, const uint8_t *row, int rows, int blocks, int g, int t, uint8_t *unit) {
     const int bits = kf_block_code_bits(type), lane = 4 * g + t;
-    uint8_t *upper = unit + kf_unit_upper(type, rows, blocks);
-    uint32_t word[4] = {0, 0, 0, 0};
+    if ((bits == 5 || bits == 6) && blocks == KF_UNIT_BLOCKS) {
+        for (int quad = 0; quad < 2; quad++) kf_pack_four(type, row, rows, quad, t, lane, unit);
+        return;
+    }
     for (int j = 0; j < blocks; j++) {
         uint8_t *codes = unit + kf_unit_codes(type, rows, blocks, j, lane);
-        int first[4], second[4];
+        uint8_t *upper = unit + kf_unit_upper(type, rows, blocks) + j * rows * 4 + lane;
+        if (bits == 5) *upper = 0;
         for (int i = 0; i < 4; i++) {
-            first[i] = kf_unit_code(type, row, j, 4 * t + i);
-            second[i] = kf_unit_code(type, row, j, 16 + 4 * t + i);
+            const int first = kf_unit_code(type, row, j, 4 * t + i),
+                      second = kf_unit_code(type, row, j, 16 + 4 * t + i);
             if (bits == 8)
-                codes[i] = (uint8_t)first[i], codes[4 + i] = (uint8_t)second[i];
+                codes[i] = (uint8_t)first, codes[4 + i] = (uint8_t)second;
             else
-                codes[i] = (uint8_t)((first[i] & 15) | (second[i] & 15) << 4);
+                codes[i] = (uint8_t)((first & 15) | (second & 15) << 4);
+            // Column i is the first (i < 2) or the second of pairs i % 2 and 2 + i % 2.
+            if (bits == 5) *upper |= (uint8_t)((first >> 4 << i % 2 | second >> 4 << (2 + i % 2)) << i / 2 * 4);
         }
-        if (bits != 5 && bits != 6) continue;
-        uint32_t low = 0, high = 0; // upper bits of the pairs' first and second columns
-        for (int p = 0; p < 4; p++) {
-            const int *half = p < 2 ? first : second;
-            low |= (uint32_t)(half[p % 2] >> 4) << (bits - 4) * p;
-            high |= (uint32_t)(half[p % 2 + 2] >> 4) << (bits - 4) * p;
-        }
-        if (bits == 6)
-            word[j / 2] |= (low | high << 16) << 8 * (j % 2);
-        else if (blocks == KF_UNIT_BLOCKS)
-            word[j / 4] |= (low | high << 16) << 4 * (j % 4);
-        else
-            upper[j * rows * 4 + lane] = (uint8_t)(low | high << 4);
     }
-    const int words = bits == 6 ? 4 : bits == 5 && blocks == KF_UNIT_BLOCKS ? 2 : 0;
-    for (int i = 0; i < words; i++) kf_pack_word(upper + (lane * words + i) * 4, word[i]);
 }
 
 // The scales of row g of a unit.

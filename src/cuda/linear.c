@@ -23,7 +23,7 @@
 enum {
     PREPARE_THREADS = 256, // of linear_prepare.cu: 8 warps
     PREPARE_WARPS = 8,
-    SUM_BYTES = 2 * KF_OCTET * KF_STREAM_ROWS * (int)sizeof(float) // vector, direct: of a warp's sums
+    SUM_BYTES = 2 * KF_OCTET * KF_STREAM_ROWS * (int)sizeof(float) // vector: of a warp's sums
 };
 
 typedef struct linear_plan {
@@ -145,17 +145,18 @@ static int direct_kind(const linear_plan *plan, int64_t multiprocessors) {
 static bool plan_direct(const kf_op *op, linear_plan *plan) {
     const kf_linear_problem *p = &op->problem.linear;
     const kf_cuda_device *device = kf_cuda(op->context);
-    const int kind = direct_kind(plan, device->multiprocessors), sets = kind == KF_CUDA_DIRECT_MANY ? 2 : 1;
+    const int kind = direct_kind(plan, device->multiprocessors);
     if (mode_of(p) != KF_X_BF16 || kind < 0) return false;
     plan->kernel = find_kernel(p, kind, 0, p->options.T == 1 ? 1 : (int)KF_STREAM_ROWS);
     plan->ways = plan->units;
     plan->grid = divide_up(plan->octets, 2);
     if (kind == KF_CUDA_DIRECT_MANY)
-        plan->grid = kf_min64(plan->grid, (int64_t)(KF_MANY_WARPS / plan->units) * device->multiprocessors);
-    const int32_t row = plan->ways * plan->kernel->shared,
-                  beside = plan->ways * (plan->kernel->depth + sets * SUM_BYTES);
-    if (KF_STREAM_ROWS * row + beside > device->shared_limit) return false;
-    plan->shared = (int32_t)kf_min64(p->options.T, KF_STREAM_ROWS) * row + beside;
+        plan->grid = kf_min64(plan->grid, (int64_t)(plan->kernel->columns / plan->units) * device->multiprocessors);
+    // Whether it has room depends on what eight rows want, whatever T is.
+    const kf_cuda_linear_kernel *most = find_kernel(p, kind, 0, KF_STREAM_ROWS);
+    if (plan->ways * (KF_STREAM_ROWS * most->shared + most->depth) > device->shared_limit) return false;
+    const int32_t rows = (int32_t)kf_min64(p->options.T, KF_STREAM_ROWS);
+    plan->shared = plan->ways * (rows * plan->kernel->shared + plan->kernel->depth);
     return prepare(op, plan->kernel->function, plan->shared) == KF_OK;
 }
 

@@ -250,20 +250,24 @@ __device__ __forceinline__ kf_codes<TYPE> kf_read_codes(const char *unit, int ro
         const uint2 pair = kf_load_pair(upper + lane * 16 + quad * 8);
         c.upper[0] = pair.x, c.upper[c.UPPER - 1] = pair.y;
     }
-    if (kf_bits(TYPE) == 5 && !all) {
+    if (kf_bits(TYPE) == 5 && !all) { // less than a unit: nibbles and bits, put where four whole blocks have them
+        uint32_t word[6] = {};
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int block = 4 * quad + j;
             if (block >= blocks) continue;
             const uint32_t bits = *reinterpret_cast<const uint8_t *>(upper + block * rows * 4 + lane);
-            c.upper[0] |= ((bits & 15) | (bits >> 4) << 16) << 4 * j;
+#pragma unroll
+            for (int p = 0; p < 4; p++) {
+                const uint32_t fifth = (bits >> p & 1) << 4 | (bits >> (4 + p) & 1) << 20;
+                kf_pack_pair(5, word, j, p, (c.low[j] >> (4 * (p >> 1) + 8 * (p & 1)) & 0x000f000fu) | fifth);
+            }
         }
+#pragma unroll
+        for (int j = 0; j < 4; j++) c.low[j] = word[j];
+        c.upper[0] = word[4];
     }
     return c;
-}
-
-__device__ __forceinline__ uint32_t kf_shift(uint32_t word, int left) {
-    return left >= 0 ? word << left : word >> -left;
 }
 
 // word & mask | base in one instruction: of two constants the compiler made two.
@@ -280,6 +284,24 @@ __device__ __forceinline__ uint32_t kf_fma_pair(uint32_t a, uint32_t b, uint32_t
     return d;
 }
 
+// The two codes of pair p of block j of the four, each 16 bits, onto BASE: fragments.h says where they lie. Types of four to six bits.
+template <int TYPE, uint32_t BASE>
+__device__ __forceinline__ uint32_t kf_code_two(const kf_codes<TYPE> &c, int j, int p) {
+    const uint32_t word = c.low[j], more = c.upper[j / 2 % c.UPPER];
+    if (kf_bits(TYPE) == 4) return kf_mask_onto<0x000f000fu, BASE>(word >> (4 * (p >> 1) + 8 * (p & 1)));
+    if (kf_bits(TYPE) == 5) {
+        if (p < 3) return kf_mask_onto<0x001f001fu, BASE>(word >> 5 * p);
+        if (j > 0) return kf_mask_onto<0x001f001fu, BASE>(more >> 5 * (j - 1));
+        uint32_t two = kf_mask_onto<0x00010001u, BASE>(word >> 15) | (more >> 11 & 0x00100010u);
+#pragma unroll
+        for (int i = 1; i < 4; i++) two |= c.low[i] >> (15 - i) & 0x00010001u << i;
+        return two;
+    }
+    if (p < 2) return kf_mask_onto<0x003f003fu, BASE>(word >> 6 * p);
+    if (p == 2) return kf_mask_onto<0x003f003fu, BASE>(more >> 6 * (j & 1));
+    return kf_mask_onto<0x000f000fu, BASE>(word >> 12) | (more >> (8 + 2 * (j & 1)) & 0x00300030u);
+}
+
 // Pair p of block j of the four: code - offset as bf16. 128 + code is 0x4300 | code, for bf16 has 7 bits after the first.
 template <int TYPE> __device__ __forceinline__ uint32_t kf_code_pair(const kf_codes<TYPE> &c, int j, int p) {
     constexpr uint32_t base = 0x43004300u, one = 0x3f803f80u, minus_one = 0xbf80bf80u;
@@ -287,25 +309,16 @@ template <int TYPE> __device__ __forceinline__ uint32_t kf_code_pair(const kf_co
         const uint32_t word = c.low[(2 * j + p / 2) % c.LOW] >> 8 * (p & 1);
         return kf_fma_pair(kf_mask_onto<0x00800080u, base>(word), minus_one, kf_mask_onto<0x007f007fu, base>(word));
     }
-    uint32_t pair = kf_mask_onto<0x000f000fu, base>(c.low[j] >> (4 * (p >> 1) + 8 * (p & 1)));
-    if (kf_bits(TYPE) == 5) pair |= kf_shift(c.upper[0], 4 - (4 * j + p)) & 0x00100010u;
-    if (kf_bits(TYPE) == 6) pair |= kf_shift(c.upper[j / 2 % c.UPPER], 4 - 2 * (4 * (j & 1) + p)) & 0x00300030u;
     const uint32_t less = 0xc300u + kf_offset(TYPE);
-    return kf_fma_pair(pair, one, less | less << 16);
+    return kf_fma_pair(kf_code_two<TYPE, base>(c, j, p), one, less | less << 16);
 }
 
 // Half 0 or 1 of block j as four int8.
 template <int TYPE> __device__ __forceinline__ uint32_t kf_code_bytes(const kf_codes<TYPE> &c, int j, int half) {
     if (kf_bits(TYPE) == 8) return c.low[(2 * j + half) % c.LOW];
     uint32_t four = c.low[j] >> 4 * half & 0x0f0f0f0fu;
-    if (kf_bits(TYPE) == 5) {
-        const uint32_t h = c.upper[0] >> 4 * j;
-        four |= (kf_shift(h, 4 - 2 * half) & 0x00100010u) | (kf_shift(h, 11 - 2 * half) & 0x10001000u);
-    }
-    if (kf_bits(TYPE) == 6) {
-        const uint32_t h = c.upper[j / 2 % c.UPPER] >> 8 * (j & 1);
-        four |= (kf_shift(h, 4 - 4 * half) & 0x00300030u) | (kf_shift(h, 10 - 4 * half) & 0x30003000u);
-    }
+    if (kf_bits(TYPE) > 4)
+        four = __byte_perm(kf_code_two<TYPE, 0>(c, j, 2 * half), kf_code_two<TYPE, 0>(c, j, 2 * half + 1), 0x6240);
     // Less the offset in every byte, without a borrow between them.
     const uint32_t sign = 0x80808080u;
     return kf_offset(TYPE) ? ((four | sign) - kf_offset(TYPE) * 0x01010101u) ^ sign : four;

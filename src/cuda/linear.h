@@ -81,7 +81,7 @@ typedef struct kf_cuda_linear_kernel {
     int32_t
         shared; // tile: bytes. stream: bytes of a slot. vector: bytes of a block of 32 of x in form. direct: of a row of a warp's x
     int32_t depth;   // stream: most slots of a warp's ring. direct: bytes beside a warp's x
-    int32_t columns; // stream: columns of a slot
+    int32_t columns; // stream: columns of a slot. direct, many rows of W: warps of a multiprocessor
     int32_t octets;  // stream: of a block
     int32_t rows;    // of x; 0: any number
     const void *function;

@@ -24,8 +24,9 @@
 #include "cuda/linear_vector.cuh"
 
 enum {
-    KF_DIRECT_QUADS = KF_UNIT_BLOCKS / 4, // fours of blocks of a warp
-    KF_DIRECT_FORM = 64                   // bytes of a block and row of x
+    KF_DIRECT_QUADS = KF_UNIT_BLOCKS / 4,              // fours of blocks of a warp
+    KF_DIRECT_FORM = 64,                               // bytes of a block and row of x
+    KF_DIRECT_SUMS = 2 * KF_OCTET * KF_STREAM_ROWS * 4 // of a warp's sums
 };
 
 // Of a warp's x: bytes of a unit's rows, and of the sums beside them.
@@ -152,31 +153,28 @@ __device__ __forceinline__ void kf_direct_x(const kf_cuda_linear &a, const kf_di
     }
 }
 
-// Of eight columns.
-__device__ __forceinline__ float kf_direct_sum(const uint4 &x) {
-    return ((kf_unpack_low(x.x, KF_BF16_) + kf_unpack_high(x.x, KF_BF16_)) +
-            (kf_unpack_low(x.y, KF_BF16_) + kf_unpack_high(x.y, KF_BF16_))) +
-           ((kf_unpack_low(x.z, KF_BF16_) + kf_unpack_high(x.z, KF_BF16_)) +
-            (kf_unpack_low(x.w, KF_BF16_) + kf_unpack_high(x.w, KF_BF16_)));
-}
+// Where in a block's x, [row][4 lanes] of 16 bytes, a lane's part of the product's column is. Where x has no row for that column, another row's:
+// what it gives is not stored.
+__device__ __forceinline__ int kf_direct_column(int T, int lane) { return min(lane, (T - 1) * 4 + (lane & 3)); }
 
-// Sums of the unit's columns times `scale`: [block][ROWS].
+// Sums of the unit's columns times `scale`: [block][ROWS]. They are products of rows of ones, so that a row's bits are the same however many rows
+// there are. One row: the blocks are the columns of one product.
+__device__ __forceinline__ float2 kf_direct_sum(const uint4 &x, float scale) {
+    constexpr uint32_t one = 0x3f803f80u;
+    const kf_block_a ones = {{one, one, one, one}, {one, one, one, one}};
+    float sum[4] = {};
+    kf_mma_step<__nv_bfloat16>(sum, ones, 0, x);
+    kf_mma_step<__nv_bfloat16>(sum, ones, 1, x);
+    return make_float2(scale * sum[0], scale * sum[1]); // of columns 2t and 2t + 1
+}
 template <int ROWS>
 __device__ __forceinline__ void kf_direct_sums(const char *form, int T, float scale, float *sums, int lane) {
-    if constexpr (ROWS == 1) { // four lanes a block
-        const float sum = kf_quad_sum(kf_direct_sum(*reinterpret_cast<const uint4 *>(form + lane * 16)));
-        if ((lane & 3) == 0) sums[lane >> 2] = scale * sum;
-    } else { // a lane a block and row
+    const int place = ROWS == 1 ? lane : kf_direct_column(T, lane);
 #pragma unroll
-        for (int i = lane; i < KF_UNIT_BLOCKS * ROWS; i += 32) {
-            const int block = i / ROWS, row = i % ROWS;
-            float sum[4] = {};
-            if (row < T)
-#pragma unroll
-                for (int t = 0; t < 4; t++)
-                    sum[t] = kf_direct_sum(*reinterpret_cast<const uint4 *>(form + ((block * T + row) * 4 + t) * 16));
-            sums[i] = scale * ((sum[0] + sum[1]) + (sum[2] + sum[3]));
-        }
+    for (int block = 0; block < (ROWS == 1 ? 1 : (int)KF_UNIT_BLOCKS); block++) {
+        const uint4 x = *reinterpret_cast<const uint4 *>(form + (block * T * 4 + place) * 16);
+        const float2 sum = kf_direct_sum(x, scale);
+        if (lane < 4) *reinterpret_cast<float2 *>(sums + block * KF_OCTET + 2 * lane) = sum;
     }
 }
 
@@ -204,11 +202,11 @@ template <int ROWS> __device__ __forceinline__ float2 kf_direct_beside(const flo
 
 // ------------------------------------------------------------------------------------------------------- products
 
-// Four blocks times the rows of x. Where x has no row for the lane's column, another row's: what it gives is not stored.
+// Four blocks times the rows of x.
 template <int TYPE, int ROWS>
 __device__ __forceinline__ void kf_direct_multiply(const kf_fragments &f, const char *form, const float *sums, int T,
                                                    int lane, float (&sum)[4]) {
-    const int place = min(lane, (T - 1) * 4 + (lane & 3));
+    const int place = kf_direct_column(T, lane);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         uint4 x[3];
@@ -284,13 +282,12 @@ __global__ void __launch_bounds__(KF_DIRECT_WARPS * 32, 2) kf_linear_direct(cons
     kf_direct_finish<ROWS>(a, T, blockIdx.x, sums);
 }
 
-// Two rows of the table: the first is found for one row of x.
-#define KF_DIRECT_PAIR(KIND, TYPE, FUNCTION, NAME)                                                                     \
-    {KIND, TYPE, KF_X_BF16, KF_UNIT_BLOCKS * KF_DIRECT_FORM, kf_direct<TYPE>::BESIDE,                                  \
-     0,    0,    1,         (const void *)FUNCTION<TYPE, 1>, "1 row, bf16 x, " NAME " W"},                             \
-    {                                                                                                                  \
-        KIND, TYPE, KF_X_BF16, KF_UNIT_BLOCKS *KF_DIRECT_FORM, kf_direct<TYPE>::BESIDE, 0, 0, KF_STREAM_ROWS,          \
-            (const void *)FUNCTION<TYPE, KF_STREAM_ROWS>, "2 to 8 rows, bf16 x, " NAME " W"                            \
+// Two rows of the table. The first is found for one row of x: kernel ONE, which has ROW bytes of shared memory a warp for x and SUMS beside it, WARPS
+// on a multiprocessor (of the kernels for many rows of W). The second has SETS sets of sums.
+#define KF_DIRECT_PAIR(KIND, TYPE, ONE, ROW, SUMS, WARPS, MORE, SETS, NAME)                                            \
+    {KIND, TYPE, KF_X_BF16, ROW, SUMS, WARPS, 0, 1, (const void *)ONE, "1 row, bf16 x, " NAME " W"}, {                 \
+        KIND, TYPE, KF_X_BF16, KF_UNIT_BLOCKS *KF_DIRECT_FORM, kf_direct<TYPE>::BESIDE + (SETS)*KF_DIRECT_SUMS,        \
+            KF_MANY_WARPS, 0, KF_STREAM_ROWS, (const void *)MORE, "2 to 8 rows, bf16 x, " NAME " W"                    \
     }
 
 #endif

@@ -15,7 +15,7 @@
 #ifndef KF_CUDA_LINEAR_MANY_CUH
 #define KF_CUDA_LINEAR_MANY_CUH
 
-#include "cuda/linear_wide.cuh"
+#include "cuda/linear_one.cuh"
 
 // Blocks of x that a lane holds in registers, where these suffice.
 __host__ __device__ constexpr int kf_many_held(int type) { return kf_wide_below(type) ? KF_UNIT_BLOCKS / 2 : 0; }
@@ -68,9 +68,23 @@ __global__ void __launch_bounds__(KF_DIRECT_WARPS * 32, 2) kf_linear_many(const 
     }
 }
 
+#define KF_DIRECT_LITTLE(TYPE)                                                                                         \
+    KF_DIRECT_PAIR(KF_CUDA_DIRECT, TYPE, (kf_linear_direct<TYPE, 1>), KF_UNIT_BLOCKS *KF_DIRECT_FORM,                  \
+                   kf_direct<TYPE>::BESIDE + KF_DIRECT_SUMS, 0, (kf_linear_direct<TYPE, KF_STREAM_ROWS>), 1, "little")
+// One row by the same kernels as more, or by those of linear_one.cuh.
 #define KF_DIRECT_ROWS_OF(TYPE)                                                                                        \
-    KF_DIRECT_PAIR(KF_CUDA_DIRECT, TYPE, kf_linear_direct, "little"),                                                  \
-        KF_DIRECT_PAIR(KF_CUDA_DIRECT_WIDE, TYPE, kf_linear_wide, "more"),                                             \
-        KF_DIRECT_PAIR(KF_CUDA_DIRECT_MANY, TYPE, kf_linear_many, "much")
+    KF_DIRECT_LITTLE(TYPE),                                                                                            \
+        KF_DIRECT_PAIR(KF_CUDA_DIRECT_WIDE, TYPE, (kf_linear_wide<TYPE, 1>), KF_UNIT_BLOCKS *KF_DIRECT_FORM,           \
+                       kf_direct<TYPE>::BESIDE + KF_DIRECT_SUMS, 0, (kf_linear_wide<TYPE, KF_STREAM_ROWS>), 1,         \
+                       "more"),                                                                                        \
+        KF_DIRECT_PAIR(KF_CUDA_DIRECT_MANY, TYPE, (kf_linear_many<TYPE, 1>), KF_UNIT_BLOCKS *KF_DIRECT_FORM,           \
+                       kf_direct<TYPE>::BESIDE + 2 * KF_DIRECT_SUMS, KF_MANY_WARPS,                                    \
+                       (kf_linear_many<TYPE, KF_STREAM_ROWS>), 2, "much")
+#define KF_ONE_ROWS_OF(TYPE)                                                                                           \
+    KF_DIRECT_LITTLE(TYPE),                                                                                            \
+        KF_DIRECT_PAIR(KF_CUDA_DIRECT_WIDE, TYPE, kf_linear_wide_one<TYPE>, 0, KF_ONE_SUMS, 0,                         \
+                       (kf_linear_wide<TYPE, KF_STREAM_ROWS>), 1, "more"),                                             \
+        KF_DIRECT_PAIR(KF_CUDA_DIRECT_MANY, TYPE, kf_linear_many_one<TYPE>, 0, KF_MANY_PAIRS *KF_ONE_SUMS,             \
+                       kf_one_blocks(TYPE) * KF_DIRECT_WARPS, (kf_linear_many<TYPE, KF_STREAM_ROWS>), 2, "much")
 
 #endif

@@ -7,8 +7,8 @@ extern "C" const kf_cuda_linear_kernel kf_cuda_linear_q4[] = {
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q4_0),
     KF_DIRECT_ROWS_OF(KF_WEIGHT_Q4_0),
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q4_1),
-    KF_DIRECT_ROWS_OF(KF_WEIGHT_Q4_1),
+    KF_ONE_ROWS_OF(KF_WEIGHT_Q4_1),
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q4_K),
-    KF_DIRECT_ROWS_OF(KF_WEIGHT_Q4_K),
+    KF_ONE_ROWS_OF(KF_WEIGHT_Q4_K),
     {},
 };

@@ -5,10 +5,10 @@
 
 extern "C" const kf_cuda_linear_kernel kf_cuda_linear_q5[] = {
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q5_0),
-    KF_DIRECT_ROWS_OF(KF_WEIGHT_Q5_0),
+    KF_ONE_ROWS_OF(KF_WEIGHT_Q5_0),
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q5_1),
-    KF_DIRECT_ROWS_OF(KF_WEIGHT_Q5_1),
+    KF_ONE_ROWS_OF(KF_WEIGHT_Q5_1),
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q5_K),
-    KF_DIRECT_ROWS_OF(KF_WEIGHT_Q5_K),
+    KF_ONE_ROWS_OF(KF_WEIGHT_Q5_K),
     {},
 };

@@ -7,6 +7,6 @@ extern "C" const kf_cuda_linear_kernel kf_cuda_linear_q8[] = {
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q8_0),
     KF_DIRECT_ROWS_OF(KF_WEIGHT_Q8_0),
     KF_VECTOR_ROWS_OF(KF_WEIGHT_Q6_K),
-    KF_DIRECT_ROWS_OF(KF_WEIGHT_Q6_K),
+    KF_ONE_ROWS_OF(KF_WEIGHT_Q6_K),
     {},
 };

@@ -21,10 +21,12 @@
 // Codes become numbers below the normal ones.
 __host__ __device__ constexpr bool kf_wide_below(int type) { return kf_bits(type) == 4; }
 
+// Types whose single row linear_one.cuh takes. Of the two others, whose factors are few and whose codes become numbers in a few instructions,
+// it is no faster.
+__host__ __device__ constexpr bool kf_one_takes(int type) { return type != KF_WEIGHT_Q4_0 && type != KF_WEIGHT_Q8_0; }
+
 // The first four blocks become fragments before the wait, where registers suffice.
-__host__ __device__ constexpr bool kf_wide_early(int type, int rows) {
-    return rows == 1 && type != KF_WEIGHT_Q5_1 && type != KF_WEIGHT_Q8_0 && type != KF_WEIGHT_Q6_K;
-}
+__host__ __device__ constexpr bool kf_wide_early(int type, int rows) { return rows == 1 && type == KF_WEIGHT_Q4_0; }
 
 // Pair p of block j: code - offset, of four bits times 2^-6.
 template <int TYPE> __device__ __forceinline__ uint32_t kf_wide_pair(const kf_codes<TYPE> &c, int j, int p) {
@@ -36,15 +38,14 @@ template <int TYPE> __device__ __forceinline__ uint32_t kf_wide_pair(const kf_co
 
 // ------------------------------------------------------------------------------------------------------- products
 
-// A lane's part of the unit's blocks of x: the first HELD in registers. Where x has no row for the lane's column, another row's: what it gives
-// is not stored.
+// A lane's part of the unit's blocks of x: the first HELD in registers.
 template <int HELD> struct kf_wide_x {
     uint4 held[HELD ? HELD : 1];
     const char *form;
     int block_bytes;
 
     __device__ __forceinline__ kf_wide_x(const char *unit, int T, int lane)
-        : form(unit + min(lane, (T - 1) * 4 + (lane & 3)) * 16), block_bytes(T * KF_DIRECT_FORM) {
+        : form(unit + kf_direct_column(T, lane) * 16), block_bytes(T * KF_DIRECT_FORM) {
 #pragma unroll
         for (int j = 0; j < HELD; j++) held[j] = *reinterpret_cast<const uint4 *>(form + j * block_bytes);
     }
@@ -54,29 +55,42 @@ template <int HELD> struct kf_wide_x {
 };
 
 // Block j of four as fragments.
-template <int TYPE> __device__ __forceinline__ kf_block_a kf_wide_fragment(const kf_piece<TYPE> &piece, int j) {
+template <int TYPE>
+__device__ __forceinline__ kf_block_a kf_wide_fragment(const kf_codes<TYPE> &low, const kf_codes<TYPE> &high, int j) {
     kf_block_a w;
 #pragma unroll
-    for (int p = 0; p < 4; p++)
-        w.low[p] = kf_wide_pair<TYPE>(piece.low, j, p), w.high[p] = kf_wide_pair<TYPE>(piece.high, j, p);
+    for (int p = 0; p < 4; p++) w.low[p] = kf_wide_pair<TYPE>(low, j, p), w.high[p] = kf_wide_pair<TYPE>(high, j, p);
     return w;
 }
 
-// Four blocks, the quad-th four of the unit, times the rows of x; beside: of the unit. MADE: they are the fragments w.
+// Four blocks, the quad-th four of the unit, times the rows of x; beside: of the unit. MADE: they are the fragments w. The types that have one row's
+// kernels in linear_one.cuh add blocks up in twos, the twos in pairs, as these do; the others one after another.
 template <int TYPE, int ROWS, bool MADE, class X>
 __device__ __forceinline__ void kf_wide_multiply(const kf_piece<TYPE> &piece, const kf_block_a (&w)[4], int quad,
                                                  const X &x, const float *beside, int lane, float (&sum)[4]) {
+    constexpr int RUN = kf_one_takes(TYPE) ? 2 : 4; // blocks
     const kf_factors low = kf_decode_factors<TYPE>(piece.of_low, quad),
                      high = kf_decode_factors<TYPE>(piece.of_high, quad);
+    float four[4];
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const uint4 parts[3] = {x.block(quad * 4 + j)};
-        float2 of_x = make_float2(0.0f, 0.0f);
-        if (kf_is_affine(TYPE)) of_x = kf_direct_beside<ROWS>(beside, quad * 4 + j, lane);
-        kf_quantised_block<TYPE, KF_X_BF16>(sum, MADE ? w[j] : kf_wide_fragment<TYPE>(piece, j),
-                                            make_float2(low.d[j], high.d[j]), make_float2(low.m[j], high.m[j]), parts,
-                                            of_x);
+    for (int j = 0; j < 4; j += RUN) {
+        float own[4] = {};
+        float(&run)[4] = RUN == 4 ? sum : own;
+#pragma unroll
+        for (int k = j; k < j + RUN; k++) {
+            const uint4 parts[3] = {x.block(quad * 4 + k)};
+            float2 of_x = make_float2(0.0f, 0.0f);
+            if (kf_is_affine(TYPE)) of_x = kf_direct_beside<ROWS>(beside, quad * 4 + k, lane);
+            kf_quantised_block<TYPE, KF_X_BF16>(run, MADE ? w[k] : kf_wide_fragment<TYPE>(piece.low, piece.high, k),
+                                                make_float2(low.d[k], high.d[k]), make_float2(low.m[k], high.m[k]),
+                                                parts, of_x);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) four[i] = j ? four[i] + own[i] : own[i];
     }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (RUN == 2) sum[i] = quad ? sum[i] + four[i] : four[i];
 }
 
 // Adds the sums of KF_WIDE_WARPS warps at most up and stores them: every eighth warp's, then these in pairs. One row of x: eight lanes an
@@ -124,7 +138,7 @@ __global__ void __launch_bounds__(KF_WIDE_WARPS * 32, 1) kf_linear_wide(const __
     if (EARLY && count > 0) {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            w[j] = kf_wide_fragment<TYPE>(piece[0], j);
+            w[j] = kf_wide_fragment<TYPE>(piece[0].low, piece[0].high, j);
             kf_direct_stay(w[j]);
         }
     }
