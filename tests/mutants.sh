@@ -362,6 +362,18 @@ mutant cuda cuda-prefill-fp32-parts src/cuda/prefill_fp32.cu \
 mutant cuda cuda-rotated-scale src/cuda/rotate_keys.cu \
     '= kf_row_unscale(scales[row0 + lane]);' '= 1.0f;' \
     attention/report/rope-small-keys
+mutant cuda cuda-rotated-whole-scale src/cuda/rotate_keys.cu \
+    '= kf_row_unscale(scale);' '= 1.0f;' \
+    attention/report/rope-small-keys-whole
+mutant cuda cuda-rotated-whole-live src/cuda/rotate_keys.cu \
+    '.live = key < length,' '.live = key < length - 1,' \
+    attention/report/rope-small-keys-whole
+mutant cuda cuda-rotated-again src/cuda/prefill.cuh \
+    'if (!SCALED && kf_uniform(odd)) return false;' 'if (!SCALED && kf_uniform(odd) > 1) return false;' \
+    attention/report/rope-small-keys-whole src/cuda/prefill_rotated_128.cu
+mutant cuda cuda-rotated-queries src/cuda/prefill_rotated.cuh \
+    'angle[e] = next[e];' 'angle[e] = now;' \
+    attention/report/rope-small-keys-whole src/cuda/prefill_rotated_128.cu
 mutant cuda cuda-decode-second-mask src/cuda/decode.cuh \
     'const int row = TILE * m + 8 * half + lane / 4;' 'const int row = 8 * half + lane / 4;' \
     attention/decode/32-rows-causal src/cuda/decode_64.cu

@@ -394,6 +394,42 @@ static void additions_take_the_general_kernel(void **state) {
         }
 }
 
+// Before a prefill that turns keys stands the kernel that does: where all of a row turns and lies at addresses of 16 bytes, the one that keeps them in
+// registers. Its blocks have all keys of all heads, and the workspace room for what it writes.
+static void keys_turn_before_a_prefill(void **state) {
+    (void)state;
+    for (int which = 0; which < 5; which++) {
+        const int64_t B = 2, Hkv = 10, Nk = 301, D = which == 3 ? 96 : 128;
+        call c;
+        be(90);
+        make_call(&c, types[which == 4], B, 20, Hkv, 150, Nk, D, D);
+        c.args.flags = KF_ATTENTION_CAUSAL | KF_ATTENTION_ROPE_Q | KF_ATTENTION_ROPE_K;
+        c.args.rope.pairing = KF_ROPE_NEOX;
+        if (which == 1) c.k.byte_offset = 2;
+        if (which == 2) c.args.rope.dims = 64;
+        const bool whole = which == 0 || which == 4;
+        kf_op *op = planned(&c);
+        const attention_plan *plan = plan_of(op);
+        assert_int_equal(plan->rotate_whole != NULL, which != 2 && which != 3);
+        run_op(op);
+        assert_int_equal(launched, 2);
+        const kf_cuda_attention_kernel *kernel = whole ? plan->rotate_whole : plan->rotate;
+        assert_ptr_equal(launches[0].function, kernel->function);
+        assert_int_equal(launches[0].shape.threads, kernel->threads);
+        const int64_t pieces = divide_up(Nk, KF_ROTATED_KEYS);
+        assert_int_equal(launches[0].shape.blocks, B * pieces * (whole ? divide_up(Hkv, KF_ROTATED_HEADS) : Hkv));
+        assert_true(launches[0].argument.rope.k && !launches[1].argument.rope.k && launches[1].shape.dependent);
+        const kf_cuda_attention *turned = &launches[1].argument;
+        assert_ptr_equal(turned->k, launches[0].argument.rotated_k);
+        assert_true((char *)turned->key_scales - turned->k >= B * Hkv * Nk * D * 2);
+        assert_true(turned->odd_keys - (int32_t *)(void *)turned->key_scales >= B * Hkv * Nk);
+        size_t bytes = 0;
+        assert_int_equal(kf_op_workspace_size(op, &bytes), KF_OK);
+        assert_true((char *)(turned->odd_keys + B * Hkv * pieces) <= (char *)address(9) + bytes);
+        kf_op_destroy(op);
+    }
+}
+
 // A plan is of shapes: bound to other tensors, it stays as it is, and the launch has the new addresses.
 static void a_plan_holds_nothing_of_tensors(void **state) {
     (void)state;
@@ -489,6 +525,7 @@ int main(void) {
         cmocka_unit_test(keys_that_turn_whole_have_kernels),
         cmocka_unit_test(a_fixed_split_knows_no_batch),
         cmocka_unit_test(additions_take_the_general_kernel),
+        cmocka_unit_test(keys_turn_before_a_prefill),
         cmocka_unit_test(a_plan_holds_nothing_of_tensors),
         cmocka_unit_test(nothing_to_do_launches_nothing),
         cmocka_unit_test(addresses_within_an_element_are_refused),

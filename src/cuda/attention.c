@@ -47,8 +47,9 @@ enum {
 typedef struct attention_plan {
     const kf_cuda_attention_kernel *plain, *general; // the same tiles
     const kf_cuda_attention_kernel *merge;
-    const kf_cuda_attention_kernel *rotate; // what rotates the keys before; NULL: nothing does
-    size_t rotated_at;                      // bytes of the workspace before the rotated keys
+    // What rotates the keys before, at whole rows and at any; NULL: nothing does.
+    const kf_cuda_attention_kernel *rotate_whole, *rotate;
+    size_t rotated_at; // bytes of the workspace before the rotated keys
     int32_t heads, rows, lists, tiles, section, split, splits, cluster;
     int32_t keys_turn;   // not 0: `plain` turns them, too
     int64_t part_floats; // of o in the workspace, before the states
@@ -325,8 +326,13 @@ static int64_t decode_rows(const kf_op *op) {
     return few && rows > DECODE_ROWS && !op->context->info.fixed_split ? DECODE_ROWS : rows;
 }
 
-static int64_t rotate_blocks(const struct kf_attention_options *n) {
+// Pieces of KF_ROTATED_KEYS keys of a KV head, and the blocks that rotate them.
+static int64_t key_pieces(const struct kf_attention_options *n) {
     return n->B * n->Hkv * divide_up(n->Nk, KF_ROTATED_KEYS);
+}
+static int64_t rotate_blocks(const struct kf_attention_options *n, const kf_cuda_attention_kernel *kernel) {
+    return kernel->general ? key_pieces(n)
+                           : n->B * divide_up(n->Nk, KF_ROTATED_KEYS) * divide_up(n->Hkv, KF_ROTATED_HEADS);
 }
 
 static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
@@ -350,8 +356,10 @@ static kf_status choose_kernels(const kf_op *op, attention_plan *plan) {
     const bool rotated = n->rope_k || plan->plain->type == KF_CUDA_ROTATED_BF16;
     if (!rotated || decode || plan->plain->type == KF_TYPE_F32) return KF_OK;
     for (const kf_cuda_attention_kernel *row = kf_cuda_rotate_keys; row->function && !plan->rotate; row++)
-        if (row->type == p->k.type && row->D >= n->D) plan->rotate = row;
-    if (rotate_blocks(n) > INT32_MAX)
+        if (row->type == p->k.type && row->D >= n->D && row->general) plan->rotate = row;
+    for (const kf_cuda_attention_kernel *row = kf_cuda_rotate_keys; row->function && n->rope_k; row++)
+        if (row->type == p->k.type && row->D == n->D && !row->general && n->rope.dims == n->D) plan->rotate_whole = row;
+    if (key_pieces(n) > INT32_MAX)
         return kf_fail(KF_UNSUPPORTED, "attention: B = %lld, Hkv = %lld, Nk = %lld are too many keys to rotate",
                        (long long)n->B, (long long)n->Hkv, (long long)n->Nk);
     return KF_OK;
@@ -385,7 +393,7 @@ static size_t workspace_of(attention_plan *plan, const struct kf_attention_optio
     const size_t keys = (size_t)(n->B * n->Hkv * n->Nk);
     plan->rotated_at = (size_t)divide_up((int64_t)bytes, KEYS_ALIGNMENT) * KEYS_ALIGNMENT;
     const size_t scales = (keys + MOST_TILE_KEYS) * sizeof(float); // a tile is read whole
-    return plan->rotated_at + keys * (size_t)n->D * 2 + scales + (size_t)rotate_blocks(n) * sizeof(int32_t);
+    return plan->rotated_at + keys * (size_t)n->D * 2 + scales + (size_t)key_pieces(n) * sizeof(int32_t);
 }
 
 // The device is the thread's current one.
@@ -422,6 +430,7 @@ static kf_status make_plan_here(kf_op *op) {
     KF_TRY(prepare_kernel(op, plan.plain)); // another one, perhaps, than the split was chosen for
     if (merges_by_kernel(&plan)) KF_TRY(prepare_kernel(op, plan.merge));
     if (plan.rotate) KF_TRY(prepare_kernel(op, plan.rotate));
+    if (plan.rotate_whole) KF_TRY(prepare_kernel(op, plan.rotate_whole));
     op->plan.shared_bytes = workspace_of(&plan, n, states);
     op->plan.phases = 1;
     op->plan.items[0] = blocks;
@@ -523,10 +532,11 @@ static kf_status rotate_keys(const kf_op *op, char *workspace, kf_cuda_attention
     a->k = argument.rotated_k;
     a->k_stride[0] = n->Hkv * n->Nk * n->D, a->k_stride[1] = n->Nk * n->D, a->k_stride[2] = n->D;
     a->rope.k = 0;
+    const kf_cuda_attention_kernel *kernel = plan->rotate_whole && argument.aligned ? plan->rotate_whole : plan->rotate;
     const kf_cuda_launch_shape blocks = {
-        .blocks = rotate_blocks(n), .threads = plan->rotate->threads, .dependent = true};
+        .blocks = rotate_blocks(n, kernel), .threads = kernel->threads, .dependent = true};
     if (blocks.blocks == 0) return KF_OK;
-    return kf_cuda_launch(kf_cuda(op->context), plan->rotate->function, &blocks, &argument,
+    return kf_cuda_launch(kf_cuda(op->context), kernel->function, &blocks, &argument,
                           "attention: launch of the rotation");
 }
 
@@ -537,7 +547,7 @@ kf_status kf_cuda_attention_launch(const kf_op *op, char *workspace) {
     kf_cuda_attention a = make_argument(op, workspace);
     if (plan->rotate) KF_TRY(rotate_keys(op, workspace, &a));
     // Where positions are given, a window's intervals may leave gaps between them: keys that no row sees.
-    const bool turned = plan->rotate && rotate_blocks(&op->problem.attention.options) > 0;
+    const bool turned = plan->rotate && key_pieces(&op->problem.attention.options) > 0;
     const bool gaps = a.positions && a.window_left != INT64_MAX;
     const bool general = !a.aligned || a.softcap > 0 || a.alibi_slopes || a.bias || a.mask || a.scale < 0 || gaps ||
                          (a.rope.k && !plan->keys_turn);

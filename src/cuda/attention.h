@@ -17,7 +17,8 @@
 
 enum {
     KF_CUDA_ROPE_PAIRS = 128,
-    KF_ROTATED_KEYS = 64,      // keys of a block of rotate_keys.cu
+    KF_ROTATED_KEYS = 32,      // keys of a block of rotate_keys.cu
+    KF_ROTATED_HEADS = 8,      // and its KV heads, where keys are whole
     KF_CUDA_ROTATED_BF16 = 100 // a kernel's type: bf16, its q and k as fp16 (prefill_rotated.cuh)
 };
 

@@ -15,6 +15,8 @@
 
 #include "cuda/attention.cuh"
 
+#define KF_ROPE_PI 3.14159265358979323846
+
 enum { KF_ROPE_STEPS = 16 }; // rows between two angles that are computed
 
 // The two floats of a packed pair.
@@ -70,6 +72,13 @@ __device__ __forceinline__ float2 kf_rope_angle(double turns, int64_t position) 
     float sine, cosine;
     sincospif(2.0f * (float)(t - rint(t)), &sine, &cosine);
     return make_float2(cosine, sine);
+}
+
+// The same by the device's own sine and cosine, 2^-20 off at most: for what is rounded to 16 bits.
+__device__ __forceinline__ float2 kf_rope_angle_16(double turns, int64_t position) {
+    const double t = (double)position * turns;
+    const float x = (float)(2 * KF_ROPE_PI) * (float)(t - rint(t));
+    return make_float2(__cosf(x), __sinf(x));
 }
 
 __device__ __forceinline__ float2 kf_rope_and(float2 a, float2 b) {
@@ -151,6 +160,30 @@ __device__ __forceinline__ void kf_rotate_queries(const kf_cuda_attention &a, co
         kf_rotate_row(a.rope, tile, row, kf_block_position(a, w, kf_block_row(a, w.row0 + row).x), lane);
 }
 
+__device__ __forceinline__ void kf_rope_turn(float &x, float &y, float2 angle) {
+    const float turned = x * angle.x - y * angle.y;
+    y = x * angle.y + y * angle.x, x = turned;
+}
+
+// Two chunks of a row turned, times `scale`, and rounded to TO: first those of the first chunk, then those of the second. SPLIT: a pair is an element of
+// one and one of the other; else neighbours.
+template <class T, class TO, bool SPLIT>
+__device__ __forceinline__ void kf_turn_chunks(const uint4 (&in)[2], const float2 (&angle)[KF_CHUNK], float scale,
+                                               uint32_t (&out)[KF_CHUNK]) {
+    const uint32_t word[KF_CHUNK] = {in[0].x, in[0].y, in[0].z, in[0].w, in[1].x, in[1].y, in[1].z, in[1].w};
+    float x[2 * KF_CHUNK];
+#pragma unroll
+    for (int i = 0; i < KF_CHUNK; i++) {
+        const float2 two = kf_unpack<T>(word[i]);
+        x[2 * i] = two.x * scale, x[2 * i + 1] = two.y * scale;
+    }
+#pragma unroll
+    for (int e = 0; e < KF_CHUNK; e++)
+        kf_rope_turn(x[SPLIT ? e : 2 * e], x[SPLIT ? e + KF_CHUNK : 2 * e + 1], angle[e]);
+#pragma unroll
+    for (int i = 0; i < KF_CHUNK; i++) out[i] = kf_pack<TO>(x[2 * i], x[2 * i + 1]);
+}
+
 // Rows of COLS elements of which all turn, chunk by chunk: a lane has the pairs of two chunks, 8 of them, in every AT_ONCE-th row. The angles of
 // the first rows come through `table` in shared memory, [AT_ONCE + 1][COLS / 2] of a warp, so that each is computed by one lane.
 template <int COLS> struct kf_rope_chunks {
@@ -160,11 +193,11 @@ template <int COLS> struct kf_rope_chunks {
 
     static __device__ __forceinline__ void prepare(const kf_cuda_rope &rope, char *place, int64_t p, int lane) {
         float2 *const table = reinterpret_cast<float2 *>(place);
-#pragma unroll 1
+#pragma unroll 2
         for (int c = lane; c < PAIRS; c += 32) {
             const double turns = rope.turns[c];
-            const float2 one = kf_rope_angle(turns, 1);
-            float2 now = kf_rope_angle(turns, p), all = one;
+            const float2 one = kf_rope_angle(turns, 1); // multiplied up to 31 times
+            float2 now = kf_rope_angle_16(turns, p), all = one;
             now.x *= rope.magnitude, now.y *= rope.magnitude;
 #pragma unroll
             for (int r = 0; r < AT_ONCE; r++) {
@@ -178,9 +211,19 @@ template <int COLS> struct kf_rope_chunks {
         __syncwarp();
     }
 
-    static __device__ __forceinline__ void turn(float &x, float &y, float2 angle) {
-        const float turned = x * angle.x - y * angle.y;
-        y = x * angle.y + y * angle.x, x = turned;
+    // A lane's angles in its first row, and what they are turned by from one of its rows to the next.
+    static __device__ __forceinline__ void angles(const char *table, int lane, float2 (&angle)[KF_CHUNK],
+                                                  float2 (&step)[KF_CHUNK]) {
+        const int part = lane % PARTS;
+        const float4 *const first =
+            reinterpret_cast<const float4 *>(table) + (lane / PARTS * PAIRS + KF_CHUNK * part) / 2;
+        const float4 *const steps = reinterpret_cast<const float4 *>(table) + (AT_ONCE * PAIRS + KF_CHUNK * part) / 2;
+#pragma unroll
+        for (int i = 0; i < KF_CHUNK / 2; i++) {
+            const float4 a = first[i], s = steps[i];
+            angle[2 * i] = make_float2(a.x, a.y), angle[2 * i + 1] = make_float2(a.z, a.w);
+            step[2 * i] = make_float2(s.x, s.y), step[2 * i + 1] = make_float2(s.z, s.w);
+        }
     }
 
     // COUNT neighbouring rows from `row` on, by one warp whose table was prepared for the first one's position.
@@ -191,26 +234,18 @@ template <int COLS> struct kf_rope_chunks {
         const int part = lane % PARTS, low = rope.split_halves ? part : 2 * part,
                   high = rope.split_halves ? part + PARTS : 2 * part + 1;
         row += lane / PARTS;
-        const float4 *const angles =
-            reinterpret_cast<const float4 *>(table) + (lane / PARTS * PAIRS + KF_CHUNK * part) / 2;
-        const float4 *const steps = reinterpret_cast<const float4 *>(table) + (AT_ONCE * PAIRS + KF_CHUNK * part) / 2;
         float2 angle[KF_CHUNK], step[KF_CHUNK];
-#pragma unroll
-        for (int i = 0; i < KF_CHUNK / 2; i++) {
-            const float4 a = angles[i], s = steps[i];
-            angle[2 * i] = make_float2(a.x, a.y), angle[2 * i + 1] = make_float2(a.z, a.w);
-            step[2 * i] = make_float2(s.x, s.y), step[2 * i + 1] = make_float2(s.z, s.w);
-        }
+        angles(table, lane, angle, step);
 #pragma unroll 2
         for (int r = 0; r < COUNT; r += AT_ONCE) {
             float x[2 * KF_CHUNK];
             tile.load_chunk(row + r, low, x), tile.load_chunk(row + r, high, x + KF_CHUNK);
             if (rope.split_halves) {
 #pragma unroll
-                for (int e = 0; e < KF_CHUNK; e++) turn(x[e], x[e + KF_CHUNK], angle[e]);
+                for (int e = 0; e < KF_CHUNK; e++) kf_rope_turn(x[e], x[e + KF_CHUNK], angle[e]);
             } else {
 #pragma unroll
-                for (int e = 0; e < KF_CHUNK; e++) turn(x[2 * e], x[2 * e + 1], angle[e]);
+                for (int e = 0; e < KF_CHUNK; e++) kf_rope_turn(x[2 * e], x[2 * e + 1], angle[e]);
             }
             tile.store_chunk(row + r, low, x), tile.store_chunk(row + r, high, x + KF_CHUNK);
 #pragma unroll

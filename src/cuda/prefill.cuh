@@ -19,9 +19,6 @@
 
 #include "cuda/prefill_rotated.cuh"
 
-// A constant that a lambda can be given.
-template <bool VALUE> struct kf_flag { static constexpr bool value = VALUE; };
-
 // T: of v and p; TQ: of q and k.
 template <class T_, int D_, int DV_, int TILE_, int KEYS_, int WARPS_, int BLOCKS_, bool GENERAL_, class TQ_ = T_>
 struct kf_prefill {
@@ -117,14 +114,12 @@ struct kf_prefill {
             const float *const key_scales = mixed->key_scales;
             const int32_t j = first + 8 * n + 2 * (lane & 3), last = kept->hi - 1;
             const float factor[2] = {key_scales[min(j, last)], key_scales[min(j + 1, last)]};
+            // Blocks have one row of threads: of such a loop nothing moves out, or all factors would be loaded at once, into registers that are not there.
+#pragma unroll 1
+            for (unsigned once = 0; once < blockDim.y; once++)
 #pragma unroll
-            for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    __syncwarp(); // or all factors are loaded at once, into registers that are not there
-#pragma unroll
-                    for (int e = 0; e < 2; e++) s[mt][n][2 * half + e] *= factor[e] * row_scales[16 * mt + 8 * half];
-                }
+                for (int i = 0; i < MT * 4; i++)
+                    s[i / 4][n][i % 4] *= factor[i % 2] * row_scales[16 * (i / 4) + 8 * (i % 4 / 2)];
         }
     }
 
@@ -341,14 +336,15 @@ struct kf_prefill {
         return place + warp % HALF * kf_rope_chunks<D>::TABLE_BYTES;
     }
 
-    static __device__ __forceinline__ void run(const kf_cuda_attention &a) {
+    // A block; false: it found that its rows or keys are kept times powers of two, and must be begun anew with SCALED.
+    template <bool SCALED> static __device__ __forceinline__ bool block(const kf_cuda_attention &a) {
         extern __shared__ __align__(128) char memory[];
         const uint32_t q = kf_shared(memory), k = q + Q_BYTES, v = k + 2 * K_BYTES;
         int2 *keys = reinterpret_cast<int2 *>(memory + MAIN_BYTES);
         int *ends = reinterpret_cast<int *>(keys + TILE);
         volatile kf_block *kept = reinterpret_cast<kf_block *>(ends + 4);
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, row0 = warp * WARP_ROWS;
-        kf_wait_for_previous();
+        if (!MIXED) kf_wait_for_previous();
         kf_block w = kf_block_find(a, blockIdx.x, TILE);
         kf_load_queries<TILE, D, THREADS, GENERAL>(q, a, w, thread);
         kf_copy_commit();
@@ -356,14 +352,14 @@ struct kf_prefill {
         float *const row_scales = reinterpret_cast<float *>(ends + 4) + sizeof(kf_block) / sizeof(float);
         volatile kf_mixed_block *const mixed = reinterpret_cast<volatile kf_mixed_block *>(row_scales + TILE);
         const int64_t head = (int64_t)w.b * a.Hkv + w.kv_head;
-        const char *const k_at = kf_keys_at(a, w), *const v_at = kf_values_at(a, w);
+        const char *k_at = kf_keys_at(a, w), *v_at = kf_values_at(a, w);
         if (thread == 0) { // for the loop and the end, instead of registers
             *const_cast<kf_block *>(kept) = w;
-            if (MIXED) mixed->k = k_at, mixed->v = v_at, mixed->key_scales = a.key_scales + head * a.Nk;
+            if (SCALED) mixed->k = k_at, mixed->v = v_at, mixed->key_scales = a.key_scales + head * a.Nk;
         }
         // Tiles t0 .. t1 - 1, from right to left.
         w.lo = kf_uniform(w.lo), w.hi = kf_uniform(w.hi);
-        const int32_t t0 = w.lo / KEYS, t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;
+        int32_t t0 = w.lo / KEYS, t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;
         auto load = [&](int32_t t, const char *k_base, const char *v_base) {
             // Read again where registers are scarce, so that none hold this thread's pointers through the loop.
             const int thread = MT > 1 || HELD ? kf_thread() : threadIdx.x;
@@ -380,26 +376,41 @@ struct kf_prefill {
                                                          a.aligned, thread);
             }
         };
-        if (t1 > t0) load(t1 - 1, k_at, v_at);
-        kf_copy_commit();
-        bool odd = false;
-        if (MIXED ||
-            a.rope.q) { // once a block, before anything else is in registers, while the first tile is on its way
+        auto load_first = [&] {
+            if (t1 > t0) load(t1 - 1, k_at, v_at);
+            kf_copy_commit();
+        };
+        if constexpr (!MIXED) load_first();
+        // Once a block, before anything else is in registers, while the first tile is on its way.
+        if constexpr (MIXED) {
             char *const table = tables(memory, t1 & 1, warp);
             const bool chunks = kf_prepare_queries<D, CHUNKED>(a, w, row0, table, lane);
-            if constexpr (MIXED) {
-                kf_odd_keys<THREADS> odd_keys(a, head, w.lo, w.hi, thread);
-                kf_copy_wait<1>();
-                __syncthreads();
-                odd = kf_mixed_queries<WARP_ROWS, D, CHUNKED>(a, w, memory, row_scales, row0, chunks, table, lane);
-                odd = __syncthreads_or(odd | odd_keys.some());
-                if (thread == 0) mixed->odd = odd;
-            } else {
-                kf_copy_wait<1>();
-                __syncthreads();
-                kf_rotate_tile_queries<WARP_ROWS, D, CHUNKED>(a, w, kf_rope_tile<T, D>{memory}, row0, chunks, table,
-                                                              lane);
-            }
+            // The kernel that turns the keys waited, as it began, for what was before it: only the keys are still to come.
+            kf_wait_for_previous();
+            load_first();
+            kf_odd_keys<THREADS> odd_keys(a, head, w.lo, w.hi, thread);
+            kf_copy_wait<1>();
+            __syncthreads();
+            const bool odd_rows =
+                kf_mixed_queries<WARP_ROWS, D, CHUNKED, SCALED>(a, w, memory, row_scales, row0, chunks, table, lane);
+            const int odd = __syncthreads_or(odd_rows | odd_keys.some());
+            if (SCALED && thread == 0) mixed->odd = odd;
+            if (!SCALED && kf_uniform(odd)) return false;
+            // Found again, or what the loop goes by is not in uniform registers, and fragments of k come late for their products. At 128 keys a
+            // tile the rest of it costs more than it brings.
+            constexpr bool ALL = KEYS <= 64;
+            w.lo = kf_uniform(kept->lo), w.hi = kf_uniform(kept->hi);
+            if (ALL) w.b = kf_uniform(kept->b), w.kv_head = kf_uniform(kept->kv_head);
+            t0 = ALL ? kf_uniform(kept->lo / KEYS) : w.lo / KEYS;
+            t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;
+            if (ALL) t1 = kf_uniform(t1);
+            k_at = kf_keys_at(a, w), v_at = kf_values_at(a, w);
+        } else if (a.rope.q) {
+            char *const table = tables(memory, t1 & 1, warp);
+            const bool chunks = kf_prepare_queries<D, CHUNKED>(a, w, row0, table, lane);
+            kf_copy_wait<1>();
+            __syncthreads();
+            kf_rotate_tile_queries<WARP_ROWS, D, CHUNKED>(a, w, kf_rope_tile<T, D>{memory}, row0, chunks, table, lane);
         }
         held_queries held;
         if (HELD) {
@@ -423,47 +434,38 @@ struct kf_prefill {
             }
         const float c = GENERAL ? 1.0f : a.scale * KF_LOG2E; // what scores are multiplied by
         for (int row = thread; row < TILE; row += THREADS) keys[row] = kf_block_row_keys(a, w, row);
-        // Where keys or rows are kept times powers of two the loop is another one, so that the usual one has nothing of it in its registers.
-        auto loop = [&](auto odd) __attribute__((always_inline)) {
-            constexpr bool ODD = decltype(odd)::value;
-            constexpr bool SPARE =
-                ODD && KEYS <= 64; // then registers are so scarce that these, too, are in shared memory
+        constexpr bool SPARE = SCALED && !GENERAL; // then registers are so scarce that these, too, are in shared memory
 #pragma unroll 1
-            for (int32_t t = t1 - 1; t >= (SPARE ? kept->lo / KEYS : t0); t--) {
-                scores s;
-                uint32_t seen = ~0u;
-                const int thread = MT > 1 || HELD ? kf_thread() : threadIdx.x, lane = thread & 31,
-                          row0 = (thread >> 5) * WARP_ROWS;
-                const uint32_t my_q = q + row0 * D * 2;
-                // One barrier a tile: past it, tile t is there for all, and no warp still works on tile t + 1, whose place tile
-                // t - 1 takes.
-                kf_copy_wait<0>();
-                __syncthreads();
-                if (t > (SPARE ? kept->lo / KEYS : t0)) {
-                    load(t - 1, SPARE ? mixed->k : k_at, SPARE ? mixed->v : v_at);
-                    kf_copy_commit();
-                }
-                const bool partial = t * KEYS < kept->full_lo || (t + 1) * KEYS > kept->full_hi;
-                if (partial && !some_row_sees(keys + row0, t * KEYS, lane)) continue;
-                { // Read again, or places in memory that q, k and v have in common stay in registers from here to the end of the tile.
-                    const int lane = MIXED ? kf_thread() & 31 : thread & 31;
-                    products(my_q, k + (t & 1) * K_BYTES, lane, held, s);
-                }
-                if (GENERAL || partial || (MIXED && ODD && mixed->odd)) {
-                    if (MIXED && ODD && mixed->odd) unscale(s, row_scales, mixed, kept, t * KEYS);
-                    if (GENERAL)
-                        seen = logits(a, w, s, keys + row0, t * KEYS, row0, lane);
-                    else
-                        hide(s, keys + row0, t * KEYS, lane);
-                }
-                raise_origins(x, s, c);
-                fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);
+        for (int32_t t = t1 - 1; t >= (SPARE ? kept->lo / KEYS : t0); t--) {
+            scores s;
+            uint32_t seen = ~0u;
+            const int thread = MT > 1 || HELD ? kf_thread() : threadIdx.x, lane = thread & 31,
+                      row0 = (thread >> 5) * WARP_ROWS;
+            const uint32_t my_q = q + row0 * D * 2;
+            // One barrier a tile: past it, tile t is there for all, and no warp still works on tile t + 1, whose place tile
+            // t - 1 takes.
+            kf_copy_wait<0>();
+            __syncthreads();
+            if (t > (SPARE ? kept->lo / KEYS : t0)) {
+                load(t - 1, SPARE ? mixed->k : k_at, SPARE ? mixed->v : v_at);
+                kf_copy_commit();
             }
-        };
-        if (MIXED && (KEYS > 64 || odd))
-            loop(kf_flag<true>{});
-        else
-            loop(kf_flag<false>{});
+            const bool partial = t * KEYS < kept->full_lo || (t + 1) * KEYS > kept->full_hi;
+            if (partial && !some_row_sees(keys + row0, t * KEYS, lane)) continue;
+            { // Read again, or places in memory that q, k and v have in common stay in registers from here to the end of the tile.
+                const int lane = SCALED ? kf_thread() & 31 : thread & 31;
+                products(my_q, k + (t & 1) * K_BYTES, lane, held, s);
+            }
+            if (SCALED && mixed->odd) unscale(s, row_scales, mixed, kept, t * KEYS);
+            if (GENERAL || partial) {
+                if (GENERAL)
+                    seen = logits(a, w, s, keys + row0, t * KEYS, row0, lane);
+                else
+                    hide(s, keys + row0, t * KEYS, lane);
+            }
+            raise_origins(x, s, c);
+            fold(x, s, c, v + (t & 1) * V_BYTES, SCALED ? kf_thread() & 31 : lane, seen);
+        }
         kf_copy_wait<0>();
         __syncthreads(); // q, k and v are no longer read
         // Not earlier: the next kernel's blocks would take places among these, and the last ones share a multiprocessor unevenly.
@@ -471,6 +473,23 @@ struct kf_prefill {
         w = *const_cast<kf_block *>(kept);
         finish(a, w, x, memory + warp * O_BYTES, reinterpret_cast<row_end *>(memory + WARPS * O_BYTES) + row0, row0,
                lane);
+        return true;
+    }
+
+    // A loop with powers of two beside the usual one made that one 2 to 3 % slower, for its bounds and pointers left the uniform registers. So where
+    // there are any, the block begins again as another one, in a function of its own: the two have nothing in common.
+    static __device__ __noinline__ void again(const kf_cuda_attention &a) {
+        kf_copy_wait<0>();
+        __syncthreads();
+        block<true>(a);
+    }
+
+    static __device__ __forceinline__ void run(const kf_cuda_attention &a) {
+        if constexpr (MIXED && !GENERAL) {
+            if (!block<false>(a)) again(a);
+        } else {
+            block<MIXED>(a);
+        }
     }
 };
 
