@@ -372,7 +372,7 @@ mutant cuda cuda-rotated-again src/cuda/prefill.cuh \
     'if (!SCALED && kf_uniform(odd)) return false;' 'if (!SCALED && kf_uniform(odd) > 1) return false;' \
     attention/report/rope-small-keys-whole src/cuda/prefill_rotated_128.cu
 mutant cuda cuda-rotated-queries src/cuda/prefill_rotated.cuh \
-    'angle[e] = next[e];' 'angle[e] = now;' \
+    'angle[e] = kf_rope_and(angle[e], step[e]);' 'angle[e] = kf_rope_and(angle[e], angle[e]);' \
     attention/report/rope-small-keys-whole src/cuda/prefill_rotated_128.cu
 mutant cuda cuda-decode-second-mask src/cuda/decode.cuh \
     'const int row = TILE * m + 8 * half + lane / 4;' 'const int row = 8 * half + lane / 4;' \
