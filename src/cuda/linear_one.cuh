@@ -37,6 +37,14 @@ __host__ __device__ constexpr int kf_one_blocks(int type) {
     return type == KF_WEIGHT_Q4_K || type == KF_WEIGHT_Q5_0 ? 3 : 2;
 }
 
+// On sm_80 the 80 registers of three blocks do not hold what they hold on sm_90a: there linear_many_one asks for the factors late and makes a number
+// again, rather than spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+enum { KF_ONE_SPARES = 1 };
+#else
+enum { KF_ONE_SPARES = 0 };
+#endif
+
 // Of blocks 2t and 2t + 1 of a row, as they lie: d, then m, of both in a word each; K types: the row's 16 bytes; Q6_K: four scales, and d.
 template <int TYPE> struct kf_one_raw {
     static const int WORDS = TYPE == KF_WEIGHT_Q6_K ? 2 : kf_is_k(TYPE) ? 4 : kf_is_affine(TYPE) ? 2 : 1;
@@ -91,7 +99,7 @@ template <int TYPE>
 __device__ __forceinline__ void kf_one_load(const char *unit, int64_t octet_bytes, int quad, int lane,
                                             kf_one_unit<TYPE> &w) {
     const char *const high = unit + octet_bytes;
-    if (quad == 0) {
+    if (quad == (KF_ONE_SPARES ? KF_DIRECT_QUADS - 1 : 0)) {
         w.of_low = kf_one_load_factors<TYPE, true>(unit, KF_OCTET, KF_UNIT_BLOCKS, lane >> 2, lane & 3);
         w.of_high = kf_one_load_factors<TYPE, true>(high, KF_OCTET, KF_UNIT_BLOCKS, lane >> 2, lane & 3);
     }
@@ -320,7 +328,7 @@ __global__ void __launch_bounds__(KF_DIRECT_WARPS * 32, kf_one_blocks(TYPE))
             if ((lane & 3) == 0) mine[0] = sum[0] * UP, mine[KF_OCTET] = sum[1] * UP;
         }
         __syncthreads();
-        kf_one_finish(a, first, held, sums);
+        kf_one_finish(a, KF_ONE_SPARES ? pair - held * step : first, held, sums);
         if (pair < pairs) __syncthreads();
     }
 }
