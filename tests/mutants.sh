@@ -454,7 +454,7 @@ mutant cuda cuda-many-ahead src/cuda/linear_many.cuh \
     linear/q4_0/wide src/cuda/linear_vector_q4.cu
 mutant cuda cuda-one-column src/cuda/linear_one.cuh \
     '(lane & 3) == j / 2' '(lane & 3) == (j + 1) / 2' \
-    linear/q4_0/wide src/cuda/linear_vector_q4.cu
+    linear/q4_1/wide src/cuda/linear_vector_q4.cu
 mutant cuda cuda-one-minimum src/cuda/linear_one.cuh \
     'x.sum[0] = sum.x, x.sum[1] = sum.y;' 'x.sum[0] = sum.y, x.sum[1] = sum.x;' \
     linear/q4_1/wide src/cuda/linear_vector_q4.cu
@@ -463,10 +463,10 @@ mutant cuda cuda-one-scales src/cuda/linear_one.cuh \
     linear/q4_k/wide src/cuda/linear_vector_q4.cu
 mutant cuda cuda-one-end src/cuda/linear_one.cuh \
     'next >= whole && next < pairs' 'next > whole && next < pairs' \
-    linear/q4_0/wide src/cuda/linear_vector_q4.cu
+    linear/q4_1/wide src/cuda/linear_vector_q4.cu
 mutant cuda cuda-one-pairs src/cuda/linear_one.cuh \
     '(first + (i >> 4) * gridDim.x)' '(first + (i >> 4))' \
-    linear/q4_0/wide src/cuda/linear_vector_q4.cu
+    linear/q4_1/wide src/cuda/linear_vector_q4.cu
 mutant cuda cuda-codes-five src/cuda/linear.cuh \
     'more >> 5 * (j - 1)' 'more >> 5 * (j & 1)' \
     linear/q5_0 src/cuda/linear_vector_q5.cu
