@@ -373,7 +373,7 @@ mutant cuda cuda-rotated-again src/cuda/prefill.cuh \
     attention/report/rope-small-keys-whole src/cuda/prefill_rotated_128.cu
 mutant cuda cuda-rotated-queries src/cuda/prefill_rotated.cuh \
     'angle[e] = kf_rope_and(angle[e], step[e]);' 'angle[e] = kf_rope_and(angle[e], angle[e]);' \
-    attention/report/rope-small-keys-whole src/cuda/prefill_rotated_128.cu
+    attention/tile/128x128/bf16/70x129/rope src/cuda/prefill_rotated_128.cu
 mutant cuda cuda-decode-second-mask src/cuda/decode.cuh \
     'const int row = TILE * m + 8 * half + lane / 4;' 'const int row = 8 * half + lane / 4;' \
     attention/decode/32-rows-causal src/cuda/decode_64.cu
