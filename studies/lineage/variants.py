@@ -45,8 +45,8 @@ VARIANTS = {
             ),
             (
                 PREFILL,
-                "fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);\n",
-                "fold(x, s, c, v + (t & 1) * V_BYTES, MIXED ? kf_thread() & 31 : lane, seen);\n                times_sums(x, true);\n",
+                "fold(x, s, c, v + (t & 1) * V_BYTES, SCALED ? kf_thread() & 31 : lane, seen);\n",
+                "fold(x, s, c, v + (t & 1) * V_BYTES, SCALED ? kf_thread() & 31 : lane, seen);\n                times_sums(x, true);\n",
             ),
             (
                 PREFILL,
@@ -107,8 +107,8 @@ VARIANTS = {
         [
             (
                 PREFILL,
-                "const int32_t t0 = w.lo / KEYS, t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;",
-                "const int32_t t0 = 0, t1 = (w.length + KEYS - 1) / KEYS;",
+                "int32_t t0 = w.lo / KEYS, t1 = w.hi > w.lo ? (w.hi + KEYS - 1) / KEYS : t0;",
+                "int32_t t0 = 0, t1 = (w.length + KEYS - 1) / KEYS;",
             ),
             (
                 PREFILL,
