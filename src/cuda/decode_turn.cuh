@@ -80,21 +80,16 @@ template <class T, int D> struct kf_key_turns {
         x = make_float2(two.x, two.y), y = make_float2(two.z, two.w);
     }
 
-    static __device__ __forceinline__ void turn(float &x, float &y, float2 by) {
-        const float turned = x * by.x - y * by.y;
-        y = x * by.y + y * by.x, x = turned;
-    }
-
     // Two words of 16-bit elements, `low` of the first halves of two pairs and `high` of the second ones.
     static __device__ __forceinline__ void turn_apart(uint32_t &low, uint32_t &high, float2 first, float2 second) {
         float2 x = kf_unpack<T>(low), y = kf_unpack<T>(high);
-        turn(x.x, y.x, first), turn(x.y, y.y, second);
+        kf_rope_turn(x.x, y.x, first), kf_rope_turn(x.y, y.y, second);
         low = kf_pack<T>(x.x, x.y), high = kf_pack<T>(y.x, y.y);
     }
     // Two words of a whole pair each.
     static __device__ __forceinline__ void turn_together(uint32_t &one, uint32_t &other, float2 first, float2 second) {
         float2 x = kf_unpack<T>(one), y = kf_unpack<T>(other);
-        turn(x.x, x.y, first), turn(y.x, y.y, second);
+        kf_rope_turn(x.x, x.y, first), kf_rope_turn(y.x, y.y, second);
         one = kf_pack<T>(x.x, x.y), other = kf_pack<T>(y.x, y.y);
     }
 

@@ -239,6 +239,18 @@ __device__ __forceinline__ void kf_one_ask(const kf_cuda_linear &a, int octet, i
     }
 }
 
+// The warp's first unit is asked for; where the lane's part of x begins, found before the wait, too.
+template <int TYPE>
+__device__ __forceinline__ const char *kf_one_begin(const kf_cuda_linear &a, int block, int warp, int lane,
+                                                    kf_one_unit<TYPE> &unit) {
+    if (a.weights_made) kf_wait_for_previous();
+    kf_one_ask<TYPE>(a, blockIdx.x * 2, warp, lane, unit);
+    kf_launch_dependents();
+    const char *from = a.x + (int64_t)block * 64 + (lane & 3) * 8;
+    asm volatile("" : "+l"(from));
+    return from;
+}
+
 template <int TYPE>
 __global__ void __launch_bounds__(KF_WIDE_WARPS * 32, 1) kf_linear_wide_one(const __grid_constant__ kf_cuda_linear a) {
     constexpr int EARLY = KF_ONE_EARLY;
@@ -246,11 +258,7 @@ __global__ void __launch_bounds__(KF_WIDE_WARPS * 32, 1) kf_linear_wide_one(cons
     extern __shared__ __align__(128) float sums[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, block = warp * KF_UNIT_BLOCKS + (lane >> 2);
     kf_one_unit<TYPE> unit;
-    if (a.weights_made) kf_wait_for_previous();
-    kf_one_ask<TYPE>(a, blockIdx.x * 2, warp, lane, unit);
-    kf_launch_dependents();
-    const char *from = a.x + (int64_t)block * 64 + (lane & 3) * 8;
-    asm volatile("" : "+l"(from));
+    const char *const from = kf_one_begin<TYPE>(a, block, warp, lane, unit);
     kf_block_a early[EARLY];
 #pragma unroll
     for (int j = 0; j < EARLY; j++) early[j] = kf_one_fragment<TYPE>(unit, j), kf_direct_stay(early[j]);
@@ -297,11 +305,7 @@ __global__ void __launch_bounds__(KF_DIRECT_WARPS * 32, kf_one_blocks(TYPE))
     const int pairs = (a.octets + 1) / 2, step = gridDim.x;
     const int whole = (warp + 1) * KF_UNIT_BLOCKS <= a.blocks ? a.N / (2 * KF_OCTET) : 0;
     kf_one_unit<TYPE> unit;
-    if (a.weights_made) kf_wait_for_previous();
-    kf_one_ask<TYPE>(a, blockIdx.x * 2, warp, lane, unit);
-    kf_launch_dependents();
-    const char *from = a.x + (int64_t)block * 64 + (lane & 3) * 8;
-    asm volatile("" : "+l"(from));
+    const char *const from = kf_one_begin<TYPE>(a, block, warp, lane, unit);
     kf_wait_for_previous();
     const kf_one_x x = kf_one_bring<TYPE>(a, from, block < a.blocks, 1.0f / UP, lane);
     const char *ahead = a.w + (int64_t)warp * (KF_OCTET * kf_row_unit(TYPE)) + blockIdx.x * 2 * a.octet_bytes;
