@@ -230,6 +230,26 @@ static void work_items_cover_rows_and_keys(void **state) {
                     }
 }
 
+// Parts of a prefill, some of which are not written, are merged by the kernel for many rows, which has room for few splits, or by the one that
+// reads no part that nobody wrote.
+static void a_prefill_is_merged_by_what_knows_its_gaps(void **state) {
+    (void)state;
+    be(90);
+    static const struct { int64_t H, Hkv, Nq, Nk; } shapes[] = {{3, 1, 128, 1100}, {40, 40, 100, 1100}};
+    for (int i = 0; i < 2; i++) {
+        call c;
+        make_call(&c, types[0], 1, shapes[i].H, shapes[i].Hkv, shapes[i].Nq, shapes[i].Nk, 64, 64);
+        kf_op *op = planned(&c);
+        const attention_plan *plan = plan_of(op);
+        assert_int_equal(plan->plain->kind, KF_CUDA_PREFILL);
+        assert_int_equal(plan->splits > FEW_SPLITS, i == 0);
+        run_op(op);
+        assert_int_equal(launched, 2);
+        assert_ptr_equal(launches[1].function, kf_cuda_merge[i == 0 ? 2 : 1].function);
+        kf_op_destroy(op);
+    }
+}
+
 // A long decode is cut, into a cluster where the driver has room for them, else for a second kernel that merges. A short one is not.
 static void a_decode_is_cut_and_merged(void **state) {
     (void)state;
@@ -520,6 +540,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_head_dimension_has_kernels_on_every_architecture),
         cmocka_unit_test(work_items_cover_rows_and_keys),
+        cmocka_unit_test(a_prefill_is_merged_by_what_knows_its_gaps),
         cmocka_unit_test(a_decode_is_cut_and_merged),
         cmocka_unit_test(full_lists_take_eight_warps),
         cmocka_unit_test(keys_that_turn_whole_have_kernels),
